@@ -9,6 +9,7 @@ key that begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&ext":
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -50,6 +51,15 @@ def to_json(value: Any) -> Any:
     if type(value) is tuple:
         return [to_json(item) for item in value]
     return value_to_json(value)
+
+
+def dumps(value: Any) -> bytes:
+    """The value, and all that has a JSON form in it, as JSON text on one line that every client can read."""
+    try:
+        return orjson.dumps(value, default=to_json)
+    except TypeError:  # for integers above 64 bits and lone surrogates, which stored JSON text may have
+        text = json.dumps(value, default=to_json)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), separators=(",", ":")).encode()
 
 
 def message_to_json(message: Message) -> dict[str, Any]:

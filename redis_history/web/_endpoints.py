@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -11,17 +12,17 @@ from starlette.responses import Response
 
 from redis_history._version import __version__
 from redis_history.agents.compaction.summaries import summary_text
-from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
-from redis_history.formats.json_form import message_of
+from redis_history.errors import ConversationExistsError, ConversationNotFoundError, MessageNotFoundError
+from redis_history.formats.json_form import dumps, message_of
 from redis_history.store._async.store import AsyncHistoryStore
-from redis_history.store.operations import Preview, ReadConversation, ReadPage, ReadTogether
+from redis_history.store.operations import Append, Preview, ReadConversation, ReadPage, ReadTogether
 from redis_history.store.operations.listing import FIRST_MESSAGES
 from redis_history.store.search.hits import SearchHits
 from redis_history.values import Conversation, Message, Position
 from redis_history.values.ids import owner_of
 from redis_history.values.times import to_microseconds
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
-from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape, run_shape
+from redis_history.web._shape import conversation_shape, hit_shape, message_preview, message_shape, run_shape
 
 if TYPE_CHECKING:
     from redis_history.web.routing import LiveView
@@ -244,15 +245,22 @@ async def originals(view: LiveView, request: ApiRequest) -> Response:
 
 async def append(view: LiveView, request: ApiRequest) -> Response:
     """Append a message, with the role and participant of the body (needs the right `append_as`), or else with role
-    `user` and the signed-in participant. A repeated request with the same id stores the message once."""
+    `user` and the signed-in participant, who owns a conversation that this creates. A repeated request with the same id
+    stores the message once."""
+    name, user = request.path["conversation"], request.user
     fields = {key: value for key, value in request.body.items() if value is not None and key != "text"}
     text = request.body.get("text")
     if not isinstance(text, str):
         raise bad_input("text is missing: it must be a string")
     message = message_of({"role": "user", **fields, "parts": [text]})
     if not request.body.keys() & {"role", "participant"}:
-        message = replace(message, participant=await view.signed_in(request.http))
-    done = await view.store.append(request.path["conversation"], message)
+        message = replace(message, participant=user)
+    Append.of(name, message)  # raises for what cannot be stored, before there is a conversation
+    if user is not None and await view.store.get_conversation(name) is None:
+        with suppress(ConversationExistsError):  # somebody else was faster, who may be another user
+            await view.store.create_conversation(Conversation(name, user_id=user.id))
+        await view.confirm(request.http, name, "append")
+    done = await view.store.append(name, message)
     return answer(
         {"revision": done.revision, "message": message_shape(done.message), "duplicate": done.duplicate},
         200 if done.duplicate else 201,

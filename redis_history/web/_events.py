@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from redis_history.formats.json_form import dumps
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.changelog import is_gone
 from redis_history.values import Message, TextPart, events
 from redis_history.values.replies import merged
-from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape, run_shape
+from redis_history.web._shape import conversation_shape, message_shape, parts_shape, run_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"

@@ -29,6 +29,11 @@ class Feed:
         self._ring = Ring(count=sys.maxsize, size=sys.maxsize)
         self.task = asyncio.create_task(self._collect(chunks), name="redis_history-chat-feed")
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing follows. What it has may have been removed since, so it is not for new readers."""
+        return self.is_cut or self._ring.closed
+
     async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
         loop = asyncio.get_running_loop()
         try:

@@ -22,8 +22,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from redis_history import errors
-from redis_history.values import Position
-from redis_history.web._shape import dumps
+from redis_history.formats.json_form import dumps
+from redis_history.values import Participant, Position
 
 _logger = logging.getLogger("redis_history")
 
@@ -104,7 +104,8 @@ def failure(error: Exception, place: str) -> Response:
 
 
 class ApiRequest:
-    """A request to the HTTP interface: the ids in its `path`, the parameters of its query, and the `body` of a change.
+    """A request to the HTTP interface: the ids in its `path`, the parameters of its query, the `body` of a change, and
+    the signed-in `user` if it appends as this user.
 
     `conversation_id` is None if the request names no conversation. Raises Refused for an invalid query.
     """
@@ -112,6 +113,7 @@ class ApiRequest:
     def __init__(self, http: Request, path: Mapping[str, str]) -> None:
         self.http, self.path = http, path
         self.body: dict[str, Any] = {}
+        self.user: Participant | None = None
         try:
             query = http.scope["query_string"].decode("ascii")
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
@@ -150,9 +152,9 @@ class ApiRequest:
                 names = ", ".join(sorted(known)) or "none"
                 raise bad_input(f"unknown {kind}: {', '.join(unknown)[:80]}; known here: {names}")
 
-    async def read_body(self) -> None:
-        """Parse the JSON object of a change into `body`; {} for an empty body."""
-        self.body = await json_body(self.http, MAX_BODY, empty=b"{}")
+    async def read_body(self, patience: float) -> None:
+        """Parse the JSON object of a change into `body`; {} for an empty body. `patience`: as for the function."""
+        self.body = await json_body(self.http, MAX_BODY, empty=b"{}", patience=patience)
         if not isinstance(self.body, dict):
             raise bad_input("the body is not a JSON object")
 
@@ -164,8 +166,18 @@ class ApiRequest:
         return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
 
 
-async def read_body(http: Request, most: int, remedy: str = "") -> bytearray:
-    """The body of a request with JSON, of at most `most` bytes. Raises Refused; `remedy` says what to do then."""
+async def read_body(
+    http: Request,
+    most: int,
+    remedy: str = "",
+    *,
+    grow: Callable[[int], None] = lambda size: None,
+    patience: float | None = None,
+) -> bytearray:
+    """The body of a request with JSON, of at most `most` bytes. Raises Refused; `remedy` says what to do then.
+
+    `grow` gets the size after each chunk, and may raise Refused. `patience`: how many seconds the client may send
+    nothing."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "bad_input", "this request needs the header Content-Type: application/json")
@@ -173,18 +185,25 @@ async def read_body(http: Request, most: int, remedy: str = "") -> bytearray:
     announced = http.headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
         raise Refused(413, "too_large", too_large)
-    received = bytearray()
-    async for chunk in http.stream():
+    received, chunks = bytearray(), http.stream()
+    while True:
+        try:
+            async with asyncio.timeout(patience):
+                chunk = await anext(chunks, None)
+        except TimeoutError as error:
+            raise Refused(408, "too_slow", f"the client has sent nothing for {patience:g} seconds") from error
+        if chunk is None:
+            return received
         received += chunk
         if len(received) > most:
             raise Refused(413, "too_large", too_large)
-    return received
+        grow(len(received))
 
 
-async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
+async def json_body(http: Request, most: int, empty: bytes = b"", patience: float | None = None) -> Any:
     """The JSON in the body of a request of at most `most` bytes; `empty` stands for an empty one. Raises Refused."""
     try:
-        return orjson.loads(await read_body(http, most) or empty)
+        return orjson.loads(await read_body(http, most, patience=patience) or empty)
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise bad_input("the body is not JSON") from error
 

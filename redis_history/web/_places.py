@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from msgspec import Struct
 
@@ -13,18 +14,24 @@ from redis_history.values._validation import check_integer, check_seconds
 from redis_history.web._answers import SIZE
 from redis_history.web._http import Refused
 
+#: Bytes of a request that does not count among the large ones: more than a person types.
+_SMALL: Final = 64_000
+
 
 class ChatLimits(Struct, frozen=True, kw_only=True):
     """Limits of `ChatEndpoints`. Sizes are in bytes, times in seconds; numbers count for one process.
 
-    `body`: a request (else status 413). `messages`: what a response has of the stored messages, and what a request
-    reads of them; the newest ones that fit. `streams`: open streams (503), `streams_per_user`: of one signed-in user
-    (429). `answers`: that are being written or wait for their turn (503), `answers_per_user`: for one signed-in user
-    (429). `reauthorize`: the interval in which a stream asks `authorize` again. `patience`: ends a stream whose client
-    accepts no data for this time.
+    `body`: a request (else status 413). `bodies`: requests that are being received or read, together (503); those of
+    up to 64 kB do not count, so that typed messages get through. `messages`: what a response has of the stored
+    messages, and what a request reads of them; the newest ones that fit. `streams`: open streams (503),
+    `streams_per_user`: of one signed-in user (429). `answers`: that are being written or wait for their turn (503),
+    `answers_per_user`: for one signed-in user (429). `reauthorize`: the interval in which a stream asks `authorize`
+    again. `patience`: ends a stream whose client accepts no data for this time, and a request whose client sends none
+    (408).
     """
 
     body: int = 16_000_000
+    bodies: int = 256_000_000
     messages: int = SIZE
     streams: int = 10_000
     streams_per_user: int = 50
@@ -34,7 +41,7 @@ class ChatLimits(Struct, frozen=True, kw_only=True):
     patience: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("body", "messages", "streams", "streams_per_user", "answers", "answers_per_user"):
+        for name in ("body", "bodies", "messages", "streams", "streams_per_user", "answers", "answers_per_user"):
             check_integer(getattr(self, name), name, 1)
         for name in ("reauthorize", "patience"):
             check_seconds(getattr(self, name), name, 0, above=True)
@@ -64,6 +71,29 @@ class Places:
         self._limits = limits
         self._streams: Counter[str | None] = Counter()  # by user
         self._answers: Counter[str | None] = Counter()
+        self._bodies = 0  # bytes
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Counts the bytes of the body of one request until it has been read. Gives a function to call with its size
+        when it has grown, which raises Refused."""
+        counted = 0
+
+        def grow(size: int) -> None:
+            nonlocal counted
+            if size <= _SMALL:
+                return
+            if self._bodies + size - counted > self._limits.bodies:
+                most = self._limits.bodies
+                detail = f"requests of {most:,} bytes are being received, the limit of ChatLimits(bodies=...)"
+                raise Refused(503, "too_many", detail, {"Retry-After": "5"})
+            self._bodies += size - counted
+            counted = size
+
+        try:
+            yield grow
+        finally:
+            self._bodies -= counted
 
     @contextmanager
     def stream(self, user: Participant | None) -> Iterator[Place]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-import orjson
-
-from redis_history.formats.json_form import to_json
+from redis_history.formats.json_form import dumps, to_json
 from redis_history.store.search.hits import Highlight, SearchHit
 from redis_history.values import Conversation, Message, Part, TextPart
 from redis_history.values.contents import readable_text
@@ -41,11 +39,6 @@ _FREE: Final = {
     "tool_result": "content",
     "attachment": "reference",
 }
-
-
-def dumps(value: Any) -> bytes:
-    """The value as JSON on one line."""
-    return orjson.dumps(value, default=to_json)
 
 
 def conversation_shape(conversation: Conversation) -> dict[str, Any]:

@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from typing import Any, Final
 
-import orjson
-
 from redis_history.errors import ConflictError
-from redis_history.formats.json_form import to_json
+from redis_history.formats.json_form import dumps
 from redis_history.formats.vercel_ai import ui_message_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import Message, Position
@@ -92,7 +90,7 @@ async def sse(chunks: AsyncIterator[Chunk]) -> AsyncGenerator[bytes, None]:
 
 def frame(chunk: Chunk) -> bytes:
     """A server-sent event."""
-    return b"data: " + orjson.dumps(chunk, default=to_json) + b"\n\n"
+    return b"data: " + dumps(chunk) + b"\n\n"
 
 
 #: The last event of a stream that is cut.

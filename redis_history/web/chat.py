@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
 from starlette.datastructures import URLPath
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -178,12 +179,8 @@ class ChatEndpoints(Guarded):
         raise Refused(404, "not_found", "there is no such path, or it has another method")
 
     async def _send(self, http: Request) -> Response:
-        body = await read_body(http, self._limits.body, "ChatLimits(body=...): a request needs only the last message")
-        chat, given = await _aside(len(body), self._protocol.begin, body)
-        rights = Rights(self, self._store, http)
-        await rights.ask(chat, "append")
-        asked = await _aside(len(body), self._protocol.read, given)
-        del body, given  # it may be large, and this request may wait for its turn
+        asked, rights = await self._read(http)
+        chat = asked.conversation_id
         if asked.fork is not None:
             await rights.ask(chat, "fork")
             await rights.ask(asked.fork, "append")
@@ -202,6 +199,16 @@ class ChatEndpoints(Guarded):
                 asked.conversation_id = asked.fork
             async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
                 return await self._begin(asked, kept, edit, rights, user, place)
+
+    async def _read(self, http: Request) -> tuple[Asked, Rights]:
+        """A message of a user, who has the right to append it."""
+        limits, rights = self._limits, Rights(self, self._store, http)
+        with self._places.body() as grow:
+            remedy = "ChatLimits(body=...): a request needs only the last message"
+            body = await read_body(http, limits.body, remedy, grow=grow, patience=limits.patience)
+            chat, given = await _aside(len(body), self._protocol.begin, body)
+            await rights.ask(chat, "append")
+            return await _aside(len(body), self._protocol.read, given), rights
 
     async def _begin(
         self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
@@ -334,14 +341,16 @@ class ChatEndpoints(Guarded):
         resumed: bool = False,
     ) -> Response:  # fmt: skip
         self._check_open()
-        key = (asked.conversation_id, run_id, resumed, after, asked.run_id, asked.message_id)
+        chat = asked.conversation_id
+        asked = replace(asked, messages=(), results=(), responses={})  # stored, perhaps large, and a stream is long
+        key = (rights.identity(chat), chat, run_id, resumed, after, asked.run_id, asked.message_id)
         feed = self._feeds.get(key)
-        if feed is None or feed.is_cut:
+        if feed is None or feed.is_over:
             feed = self._feeds[key] = Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
         feed.readers += 1
         self._signals.watch()
-        reader = Reader(feed, partial(rights.confirm, asked.conversation_id),
-                        partial(rights.ask_again, asked.conversation_id), self._limits.reauthorize)  # fmt: skip
+        confirm, ask_again = partial(rights.confirm, chat), partial(rights.ask_again, chat)
+        reader = Reader(feed, confirm, ask_again, self._limits.reauthorize)
 
         def end() -> None:
             place.leave()

@@ -35,6 +35,15 @@ _SHOWN: Final = 300
 #: A string, or a character between values. Commas count values, because each but the first of a container follows one.
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{},]', re.DOTALL)
 
+#: The scheme of a URL as browsers see it, who leave out some characters. Without one, it is a path.
+_SCHEME: Final = re.compile(r"[^/?#:]*:")
+_UNSEEN: Final = dict.fromkeys(range(0x21))
+#: What a file of a visitor may be: a page that shows it may not run it, nor a server open its own files for it.
+_SCHEMES: Final = ("http:", "https:", "data:")
+#: It may become a header.
+MediaType = Annotated[str, Meta(max_length=255, pattern=r"\A[ -~]*\Z")]
+_BYTES: Final = "application/octet-stream"
+
 
 class Result(NamedTuple):
     """The result of a call in the browser. `id` is that of the message to store: the same for each copy of a request,
@@ -126,6 +135,13 @@ def _checked_id(message_id: str) -> str:
     return check_message_id(message_id, "the id of a message")
 
 
+def _check_url(url: str) -> None:
+    """Raises Refused for the URL of a file that is neither on the web, nor in the URL itself, nor a path."""
+    scheme = _SCHEME.match(url.translate(_UNSEEN))
+    if scheme is not None and scheme[0].lower() not in _SCHEMES:
+        raise bad_input(f"the URL of a file must begin with https:, http: or data:, not with {scheme[0][:60]!r}")
+
+
 # AI SDK
 
 
@@ -144,7 +160,7 @@ class _UiText(Struct, forbid_unknown_fields=True):
 
 class _UiFile(Struct, forbid_unknown_fields=True, rename="camel"):
     type: str
-    media_type: str
+    media_type: MediaType
     url: str
     filename: str | None = None
 
@@ -202,7 +218,10 @@ def ui_user_message(raw: Raw) -> model.Message:
                 f"parts[{number}] of a message of the user has the type {str(kind)[:60]!r}; a user may send parts of "
                 "the types text, file and data-NAME"
             )
-        _converted(part, known, f"parts[{number}] of a message of the user is wrong")
+        read = _converted(part, known, f"parts[{number}] of a message of the user is wrong")
+        if isinstance(read, _UiFile):
+            _check_url(read.url)
+            part["mediaType"] = read.media_type or _BYTES  # browsers know no type of some files
     named = {"id": _checked_id(given.id), "role": "user"}
     rest = {} if given.metadata is UNSET else {"metadata": given.metadata}
     [message] = from_vercel_ai([{**named, **rest, "parts": given.parts}])
@@ -239,7 +258,7 @@ def ui_answers(raw: Raw) -> UiAnswers:
         elif call.state in ("output-available", "output-error"):
             names = given.id, call.tool_call_id, str(seen[call.tool_call_id])
             results.append(Result(_result_id(*names), _ui_result(call)))
-    return UiAnswers(given.id, results, responses, frozenset(seen))
+    return UiAnswers(_checked_id(given.id), results, responses, frozenset(seen))
 
 
 def _ui_result(call: _UiCall) -> model.ToolResultPart:
@@ -269,7 +288,7 @@ class AgHead(Struct, gc=False):
 
 class _AgData(Struct, tag_field="type", tag="data", rename="camel"):
     value: str
-    mime_type: str | None = None
+    mime_type: MediaType | None = None
 
     @property
     def reference(self) -> str:
@@ -278,10 +297,11 @@ class _AgData(Struct, tag_field="type", tag="data", rename="camel"):
 
 class _AgUrl(Struct, tag_field="type", tag="url", rename="camel"):
     value: str
-    mime_type: str | None = None
+    mime_type: MediaType | None = None
 
     @property
     def reference(self) -> str:
+        _check_url(self.value)
         return self.value
 
 
@@ -319,9 +339,6 @@ class _AgToolMessage(Struct, rename="camel"):
 
 class _Id(Struct):
     id: str
-
-
-_BYTES: Final = "application/octet-stream"
 
 
 def ag_added(found: Sequence[tuple[AgHead, Raw]]) -> tuple[list[model.Message], list[Result]]:

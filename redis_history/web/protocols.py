@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from redis_history.formats import to_vercel_ai
 from redis_history.store._async.store import AsyncHistoryStore
@@ -169,7 +169,7 @@ class _AgRequest(Struct, rename="camel"):
     """A `RunAgentInput`. Tools, context and state are for agents in other places."""
 
     thread_id: str
-    run_id: str
+    run_id: Annotated[str, Meta(max_length=512)]  # comes back in each event
     messages: Raw
     forwarded_props: Raw = Raw()
     resume: Raw = Raw()

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.operations import ReadLife
 from redis_history.values._validation import check_integer, check_seconds, check_store, check_text
 from redis_history.values.events import Cursor
 from redis_history.web import _endpoints
@@ -49,8 +50,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     `streams`: the maximum number of open streams; `streams_per_address`: of one client address. `heartbeat`: the
     longest silence of a stream; the page reports 2 s of silence. `patience`: ends a stream whose client accepts no data
-    for this time. `reauthorize`: the interval in which a stream asks `authorize` again. `grace`: how long a
-    subscription outlives its last stream.
+    for this time, and a request whose client sends none (status 408). `reauthorize`: the interval in which a stream
+    asks `authorize` again. `grace`: how long a subscription outlives its last stream.
     """
 
     streams: int = 1000
@@ -199,12 +200,24 @@ class LiveView(Guarded):
         # Which of two rights is needed depends on the body. It is read for somebody who has one of them.
         await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
         if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
-            await request.read_body()
+            await request.read_body(self.limits.patience)
         request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
-        if endpoint.as_fields:
-            as_another = bool(request.body.keys() & set(endpoint.as_fields))
-            await self.check(http, name, "append_as" if as_another else right)
+        if request.body.keys() & set(endpoint.as_fields):
+            right = "append_as"
+        elif endpoint.as_fields:
+            request.user = await self.signed_in(http)
+        if endpoint.fields is not None:
+            await self.confirm(http, name, right)
         return request
+
+    async def confirm(self, http: Request, name: str | None, right: Action) -> None:
+        """Ask for the right to a change once more, immediately before it: reading a body may take as long as its client
+        likes, and meanwhile the right was withdrawn, or another user has the conversation. Raises Refused."""
+        read = None if name is None or self.open_to_all else ReadLife(name)
+        known: object = ...
+        while (life := None if read is None else await self.store.backend.execute(read)) != known:
+            await self.check(http, name, right)
+            known = life
 
     async def events(self, request: ApiRequest) -> Response:
         """The stream of one conversation, or of the list of all conversations."""

@@ -59,6 +59,10 @@ class Rights:
         for action in self._asked[chat]:
             await self._guarded.check(self._http, chat, action)
 
+    def identity(self, chat: str) -> Identity:
+        """The chat for which the rights were asked."""
+        return self._known[chat]
+
     def made(self, record: Conversation) -> None:
         """This request has created the conversation."""
         self._known[record.conversation_id] = _identity(record)
@@ -99,7 +103,7 @@ class StoredChat:
             raise Refused(404, "not_found", f"there is no message {str(asked.replaces)[:64]!r} in this conversation")
         if kept is None:
             asked.replaces = None
-        elif kept.role != "user":
+        elif kept.role != "user" or kept.is_summary:
             raise bad_input("only the message of a user can be edited or answered again")
         elif asked.keep:
             asked.messages = ()

@@ -153,6 +153,9 @@ async def test_any_body(protocol: Any, full: bool) -> None:
                     assert peak - before < _BYTES + _FACTOR * len(body), body[:2000]
                     statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
                     await check_stored(store)
+                    for name in ("open", "chat", "new"):
+                        read = await client.get(f"/{name}/messages")
+                        assert read.status_code == 200, (body[:2000], read.text)
             finally:
                 tracemalloc.stop()
     assert statuses[200] > 30  # else they say nothing

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -11,10 +13,17 @@ import pytest
 
 from redis_history import AsyncHistoryStore, assistant, tool_use, user
 from redis_history.formats import from_vercel_ai
-from redis_history.web import ChatLimits
-from tests.support.servers import until
-from tests.web.chatting import CHAT, PATH, Gate, ask, asked, speaker, text_in
+from redis_history.web import ChatLimits, Limits, LiveView, allow_all
+from redis_history.web.client_messages import Asked
+from tests.support.servers import DEADLINE, until
+from tests.support.web import listening
+from tests.web.chatting import CHAT, PATH, Gate, ask, asked, is_waiting, speaker, text_in
 from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
+
+
+async def has_waiting(store: AsyncHistoryStore, count: int) -> bool:
+    run = await store.get_run(CHAT)
+    return run is not None and len(run.waiting) >= count
 
 
 async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> None:
@@ -26,8 +35,7 @@ async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> N
     assert (unanswered.status_code, unanswered.json()["code"]) == (409, "conflict")
     first = await gate.begin(client, asked("one"))
     second = asyncio.create_task(ask(client, asked("two", "u2")))
-    while not (run := await store.get_run(CHAT)) or not run.waiting:
-        await asyncio.sleep(0.01)
+    await until(lambda: is_waiting(store))
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     ends = [chunks[-1]["type"] for chunks in await asyncio.gather(first, second)]
     assert (ends, gate.calls) == (["abort", "error"], 1)
@@ -37,8 +45,7 @@ async def test_a_stop_before_the_run_begins(serve: Any, store: AsyncHistoryStore
     gate = Gate()
     client = await serve(gate, participant=ann)
     asking = asyncio.create_task(ask(client, asked("one")))
-    while await store.get_conversation(CHAT) is None:
-        await asyncio.sleep(0)
+    await until(lambda: store.get_conversation(CHAT))
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     assert (await asking)[-1]["type"] == "abort"
 
@@ -50,13 +57,13 @@ async def test_waiting_messages_are_limited(serve: Any, store: AsyncHistoryStore
     waiting = []
     for number in (1, 2):
         waiting.append(asyncio.create_task(ask(client, asked(f"{number}", f"m{number}"))))
-        while len((await store.get_run(CHAT)).waiting) < number:  # type: ignore[union-attr]
-            await asyncio.sleep(0.01)
+        await until(lambda number=number: has_waiting(store, number))
     refused = await client.post("", json=asked("3", "m3"))
     assert (refused.status_code, "max_waiting" in refused.json()["detail"]) == (429, True)
     assert await store.get_message(CHAT, "m3") is None
-    copy = asyncio.create_task(ask(client, asked("2", "m2")))  # has its place
-    await asyncio.sleep(0)
+    copied = asyncio.Event()
+    copy = asyncio.create_task(ask(client, asked("2", "m2"), copied))  # has its place
+    await copied.wait()
     gate.open.set()
     found = await asyncio.gather(first, *waiting, copy)
     assert [text_in(chunks) for chunks in found] == ["first last"] * 4
@@ -127,7 +134,7 @@ async def test_a_request_reads_only_what_it_needs(
 
 async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHistoryStore) -> None:
     gate, allowed = Gate(), True
-    client = await serve(gate, authorize=lambda *_: allowed, limits=ChatLimits(reauthorize=0.05))
+    client = await serve(gate, authorize=lambda *_: allowed, limits=ChatLimits(reauthorize=1e-6))
 
     async def follow(method: str, path: str, body: Any) -> str:
         text = ""
@@ -143,7 +150,6 @@ async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHist
     tasks.append(asyncio.create_task(follow("GET", f"/{PATH}/stream", None)))
     for _ in range(2):
         await following.acquire()
-    await asyncio.sleep(0.1)
     allowed = False
     gate.open.set()
     for text in await asyncio.gather(*tasks):
@@ -217,6 +223,78 @@ async def test_a_body_above_the_limit_says_what_to_do(serve: Any, store: AsyncHi
         response = await client.post("", content=content, headers={"content-type": "application/json"})
         assert (response.status_code, "ChatLimits(body=" in response.json()["detail"]) == (413, True)
     await ask(client, {"id": CHAT, "messages": all_[-1:]})
+
+
+class Upload:
+    """The body of a request, which is sent up to its last bytes until it may end."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = json.dumps(body).encode()
+        self.may_end = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body[:-10]
+        await self.may_end.wait()
+        yield self._body[-10:]
+
+
+JSON = {"content-type": "application/json"}
+
+
+async def test_bodies_are_limited_together(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store), limits=ChatLimits(bodies=300_000))
+    upload = Upload(asked("x" * 200_000))
+    first = asyncio.create_task(client.post("", content=upload, headers=JSON))
+
+    async def refusal() -> httpx.Response | None:
+        response = await client.post("", json=asked("y" * 200_000, "u2") | {"id": "other"})
+        return response if response.status_code == 503 else None
+
+    refused = await until(refusal)
+    assert ("ChatLimits(bodies=" in refused.json()["detail"], refused.headers["retry-after"]) == (True, "5")
+    typed = await client.post("", json=asked("z" * 20_000) | {"id": "typed"})
+    assert typed.status_code == 200
+    upload.may_end.set()
+    assert (await first).status_code == 200
+    assert await refusal() is None
+
+
+async def test_a_body_that_does_not_come_is_given_up(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store), limits=ChatLimits(patience=0.05))
+    await check_given_up(client.base_url.port, "/api/chat")
+    view = LiveView(store, authorize=allow_all, read_only=False, limits=Limits(patience=0.05))
+    async with listening(view) as port, view:
+        await check_given_up(port, "/v1/conversations/c/messages")
+    assert await store.list_conversations() == []
+
+
+async def check_given_up(port: int | None, path: str) -> None:
+    # A client of HTTP reads no response before it has sent its request.
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    writer.write(head.encode() + b'{"id":')
+    async with asyncio.timeout(DEADLINE):
+        assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        assert b'"too_slow"' in await reader.readuntil(b"}")
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+async def test_a_stream_does_not_keep_its_request(serve: Any, store: AsyncHistoryStore, protocol: str) -> None:
+    """It may have 16 MB, and the stream lasts as long as its answer."""
+    gate = Gate()
+    client = await serve(gate, protocol=protocol)
+    large = "large " * 10_000
+    body = asked(large) if protocol == "ai-sdk" else ag({"id": "u1", "role": "user", "content": large})
+    async with client.stream("POST", "", json=body) as response:
+        chunks = response.aiter_text()
+        await anext(chunks)
+        await gate.begun.wait()
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, Asked) and one.messages]
+        gate.open.set()
+        assert "last" in "".join([chunk async for chunk in chunks])
 
 
 async def chunked(body: Any) -> Any:

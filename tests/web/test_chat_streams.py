@@ -11,6 +11,7 @@ import pytest
 
 from redis_history import (
     AsyncHistoryStore,
+    Conversation,
     assistant,
     tool_use,
     user,
@@ -340,3 +341,55 @@ async def test_a_text_that_is_stripped_at_its_end_is_no_edit(serve: Any, store: 
 
     chunks = await ask(await serve(answer), asked("Hello"))
     assert (text_in(chunks).strip(), chunks[-1]["type"]) == ("Hello.", "finish")
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize(
+    ("protocol", "change"), [("ai-sdk", "erased"), ("ag-ui", "erased"), ("ag-ui", "another user's")]
+)
+async def test_a_slow_reader_keeps_nothing_for_others(store: AsyncHistoryStore, protocol: Any, change: str) -> None:
+    """While it does not read on, the stream that it has stays in memory, and what has been removed since with it."""
+    may_end = asyncio.Event()
+
+    async def authorize(request: Any, chat: str, action: str) -> bool:
+        record = await store.get_conversation(chat)
+        return record is None or record.user_id == request.headers["user"]
+
+    async def failing(run: Any) -> None:
+        await run.append(assistant("a secret", id="a1"))
+        raise ValueError("failed, so that the answer is streamed to readers who come later")
+
+    async def stream(chat: ChatEndpoints, who: str, sent: list[bytes], may_read: asyncio.Event | None = None) -> None:
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+            if may_read is not None and sent[-1]:
+                await may_read.wait()
+
+        headers = [(b"host", b"localhost"), (b"user", who.encode())]
+        scope = {"type": "http", "method": "GET", "path": f"/{CHAT}/stream", "raw_path": f"/{PATH}/stream".encode(),
+                 "headers": headers, "query_string": b"", "root_path": "", "client": None}  # fmt: skip
+        await chat(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+
+    async with ChatEndpoints(store, failing, authorize=authorize, protocol=protocol) as chat:
+        await store.create_conversation(Conversation(CHAT, user_id="ann"))
+        await store.append(CHAT, user("Hello", id="u1"))
+        if change == "erased":
+            with suppress(ValueError):
+                async with store.run(CHAT) as run:
+                    await failing(run)
+        else:  # the answer is over: readers get the conversation
+            await store.append(CHAT, assistant("a secret", id="a1"))
+        slow: list[bytes] = []
+        reading = asyncio.create_task(stream(chat, "ann", slow, may_end))
+        await until(lambda: b"a secret" in b"".join(slow))
+        await until(lambda: not [one for one in asyncio.all_tasks() if one.get_name() == "redis_history-chat-feed"])
+        if change == "erased":
+            await store.delete_messages(CHAT, ["a1"])
+        else:
+            await store.delete_conversation(CHAT)
+            await store.create_conversation(Conversation(CHAT, user_id="bob"))
+        found: list[bytes] = []
+        await stream(chat, "ann" if change == "erased" else "bob", found)
+        assert b"secret" not in b"".join(found)
+        may_end.set()
+        await reading

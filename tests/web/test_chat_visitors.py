@@ -375,3 +375,78 @@ async def test_ag_ui_never_removes_a_complete_answer_unasked(serve: Any, store: 
     assert await store.get(CHAT) == before
     await ask(client, ag(said, answered, forwardedProps={"messageId": "u1"}))
     assert [one.text for one in await store.get(CHAT)] == ["Hello", "You said: Hello"]
+
+
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        *((url, 200) for url in ("https://x.y/a", "HTTP://x.y", "data:text/plain,a", "/a:b", "?a=b:c", "//x.y/a")),
+        *(
+            (url, 400)
+            for url in ("javascript:alert(1)", "JavaScript://x.y", "\x01java\tscript:x", " \n" * 200 + "vbscript:x",
+                        "file:///etc/passwd", "gs://bucket/a", "blob:x", "about:blank", "c:/a", ":a")
+        ),
+    ],
+)  # fmt: skip
+async def test_a_file_is_on_the_web_or_in_its_message(
+    serve: Any, store: AsyncHistoryStore, protocol: str, url: str, status: int
+) -> None:
+    """A page that shows it runs nothing, and an agent that opens it opens nothing of its own server."""
+    client = await serve(speaker(store), protocol=protocol)
+    body: dict[str, Any] = {"id": CHAT, "messages": [ui({"type": "file", "url": url, "mediaType": "image/png"})]}
+    if protocol == "ag-ui":
+        body = ag({"id": "u1", "role": "user", "content": [{"type": "image", "source": {"type": "url", "value": url}}]})
+    response = await client.post("", json=body)
+    assert response.status_code == status, response.text
+    assert len(await store.get(CHAT)) == (2 if status == 200 else 0)
+
+
+async def test_the_media_type_of_a_file(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    file = {"type": "file", "url": "data:,a", "mediaType": ""}
+    await ask(client, {"id": CHAT, "messages": [ui(file)]})  # browsers know none of some files
+    [read, _] = (await client.get(f"/{PATH}/messages")).json()
+    assert read["parts"] == [file | {"mediaType": "application/octet-stream"}]
+    for wrong in ("text/html\r\nSet-Cookie: a=b", "é", "x" * 256, None):
+        response = await client.post("", json={"id": "new", "messages": [ui(file | {"mediaType": wrong})]})
+        assert response.status_code == 400, response.text
+
+
+@pytest.mark.parametrize("more", [{}, {"messageId": "s"}, {"trigger": "regenerate-message"}])
+async def test_a_summary_is_no_message_of_a_user(serve: Any, store: AsyncHistoryStore, more: dict[str, Any]) -> None:
+    client = await serve(speaker(store), **owners(store))
+    await ask(client, asked("Hello"))
+    summary = user("the summary", id="s", metadata={"is_summary": True})
+    await store.compact(CHAT, through=(await store.get(CHAT))[-1], summary=summary)
+    response = await client.post("", json=asked("Mine.", "s", **more))
+    assert response.status_code == (400 if more else 409)
+    assert [one.id for one in await store.get(CHAT)] == ["s"]
+
+
+async def test_numbers_of_any_size_come_back(serve: Any, store: AsyncHistoryStore) -> None:
+    """One of more than 64 bits made each later read of the chat fail."""
+    large = [2**64, -(10**30), {"a": 10**200}]
+    part = {"type": "data-x", "data": large}
+
+    async def answer(run: Any) -> None:
+        await run.append_many(from_vercel_ai([ui(part, role="assistant", id_="a")]))
+
+    client = await serve(answer)
+    chunks = await ask(client, {"id": CHAT, "messages": [ui(part, metadata=large)]})
+    assert part in chunks
+    [question, said] = (await client.get(f"/{PATH}/messages")).json()
+    assert (question, said["parts"]) == (ui(part, metadata=large), [part])
+
+
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+async def test_ids_that_come_back_are_short(serve: Any, store: AsyncHistoryStore, protocol: str) -> None:
+    """Each event of a stream, or its first, has them."""
+    client = await serve(speaker(store), protocol=protocol)
+    long = "x" * 513
+    body: dict[str, Any] = {"id": CHAT, "messages": [ui(PAID, role="assistant", id_=long)]}
+    if protocol == "ag-ui":
+        body = ag({"id": "u1", "role": "user", "content": "x"}) | {"runId": long}
+    response = await client.post("", json=body)
+    assert (response.status_code, len(response.text) < 1000) == (400, True)
+    assert await store.get_conversation(CHAT) is None

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
 from starlette.requests import Request
 
 from redis_history import AsyncHistoryStore, Conversation, user
 from redis_history.store.operations import ReadLife
-from redis_history.web import Action, Limits
+from redis_history.web import Action, Limits, LiveView
 from tests.support.web import Stream, at, client, listening
 from tests.web.test_routes import mounted
 
@@ -207,3 +208,48 @@ async def test_each_life_has_another_name(backend: str, server: Any, namespace: 
             await store.delete_conversation("c")
             assert await store.backend.execute(ReadLife("c")) == lives[0]
         assert len(set(lives)) == 3
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("change", ["another user", "withdrawn"])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", at("c", "messages"), b'{"text":"by ann"}'),
+        ("PATCH", at("c"), b'{"title":"by ann"}'),
+        ("DELETE", at("c"), b"{}"),
+        ("POST", at("c", "fork"), b"{}"),
+        ("POST", at("c", "stop"), b"{}"),
+        ("PATCH", at("c", "messages", "m1"), b'{"pinned":true}'),
+        ("DELETE", at("c", "messages", "m1"), b"{}"),
+        ("POST", at("c", "messages", "m1", "expand"), b"{}"),
+    ],
+)
+async def test_a_right_that_ends_while_the_body_is_sent(
+    store: AsyncHistoryStore, method: str, path: str, body: bytes, change: str
+) -> None:
+    was_asked, withdrawn = asyncio.Event(), False
+
+    async def authorize(request: Request, conversation_id: str | None, action: Action) -> bool:
+        was_asked.set()
+        return not withdrawn and await Owners(store)(request, conversation_id, action)
+
+    async def content() -> AsyncIterator[bytes]:
+        nonlocal withdrawn
+        yield body[:1]
+        await was_asked.wait()
+        await write(store, "bob", "c", "words of bob")
+        withdrawn = change == "withdrawn"
+        yield body[1:]
+
+    await store.create_conversation(Conversation("elsewhere"))
+    view = LiveView(store, authorize=authorize, read_only=False)
+    async with listening(view) as port, view, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as web:
+        headers = {"content-type": "application/json", "x-user": "bob" if change == "withdrawn" else "ann"}
+        refused = await web.request(method, path, content=content(), headers=headers)
+    assert (refused.status_code, "words of bob" in refused.text) == (403, False)
+    assert [one.text for one in await store.get("c")] == ["words of bob"]
+    record = await store.get_conversation("c")
+    assert record is not None
+    assert (record.user_id, record.title, record.revision) == ("bob", None, 2)
+    assert await store.count_conversations() == 2

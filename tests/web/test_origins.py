@@ -229,16 +229,15 @@ async def test_a_page_of_another_origin_in_a_browser(
     async with AsyncHistoryStore(server.url, namespace=namespace) as store, listening(page_of_it) as elsewhere:
         front = f"http://127.0.0.1:{elsewhere}"
         options: dict[str, Any] = {"authorize": everybody, "origins": [front] if named else []}
-        async with (
-            ChatEndpoints(store, speaker(store), **options) as chat,
-            LiveView(store, read_only=False, **options) as view,
-            listening(Starlette(routes=[chat.mount("/chat"), Mount("/history", view)])) as port,
-        ):
+        chat = ChatEndpoints(store, speaker(store), **options)
+        view = LiveView(store, read_only=False, **options)
+        app = Starlette(routes=[chat.mount("/chat"), Mount("/history", view)])
+        async with listening(app) as port, chat, view:  # streams end before the server does
             page = await context.new_page()
             await page.goto(front)
             body = asked("hi") | {"id": "c"}
             found = await page.evaluate(f"ask('http://127.0.0.1:{port}', {json.dumps(body)})")
-            await view.aclose()  # its stream, which the script may not read, may still be open
+            await page.close()
         stored = [one.text for one in await store.get("c")]
         title = getattr(await store.get_conversation("c"), "title", None)
     await context.close()

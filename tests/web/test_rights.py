@@ -1,6 +1,8 @@
 """The matrix of rights: each request with each action alone, with all but this one, with all and with none, on a
-conversation of one's own, of another user and that nobody has."""
+conversation of one's own, of another user, that nobody has and that was deleted, with and without a signed-in user:
+6,424 answers."""
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, get_args
@@ -8,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pytest
 from starlette.requests import Request
 
-from redis_history import AsyncHistoryStore, Conversation, assistant, user
+from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, user
 from redis_history.web import Action, ChatEndpoints, LiveView
 from redis_history.web.routing import API
 from tests.support.web import client
@@ -17,7 +19,7 @@ from tests.web.chatting import speaker
 ACTIONS: tuple[Action, ...] = get_args(Action)
 ALL = frozenset(ACTIONS)
 ROLES = {frozenset(), ALL, *(frozenset({one}) for one in ACTIONS), *(ALL - {one} for one in ACTIONS)}
-Whose = Literal["own", "other", "new"]
+Whose = Literal["own", "other", "new", "deleted"]
 #: What only readers of a conversation see of it.
 SECRETS = ("a secret", "its title")
 
@@ -90,9 +92,17 @@ READS = [
     Asked("GET", "/{c}/stream", {"read"}),
     Asked("POST", "/{c}/stop", {"stop"}),
 ]
+#: The result of a call in the browser, and the response to a request for approval. Nothing is open.
+CALL = {"toolCallId": "k", "input": {}}
+RESULT = {"type": "tool-ask", "state": "output-available", "output": "red", **CALL}
+RESPONSE = {"type": "tool-pay", "state": "approval-responded", "approval": {"id": "ap", "approved": True}, **CALL}
 AI_SDK = [
     *READS,
     Asked("POST", "/", {"append"}, ui("new")),
+    *(
+        Asked("POST", "/", {"append"}, ui("new", messages=[{"id": "m2", "role": "assistant", "parts": [part]}]))
+        for part in (RESULT, RESPONSE)
+    ),
     Asked("POST", "/", {"append", "delete"}, ui("m1", messageId="m1")),
     Asked("POST", "/", {"append", "delete"}, ui("m1", trigger="regenerate-message", messageId="m2")),
     Asked("POST", "/", {"append", "fork"}, ui("m1", messageId="m1", fork="{c}'s fork")),
@@ -100,6 +110,24 @@ AI_SDK = [
 AG_UI = [
     *READS,
     Asked("POST", "/", {"append", "read"}, agui("new")),
+    Asked(
+        "POST",
+        "/",
+        {"append", "read"},
+        agui("new") | {"messages": [{"id": "t", "role": "tool", "toolCallId": "k", "content": "red"}]},
+    ),
+    Asked(
+        "POST",
+        "/",
+        {"append", "read", "delete"},
+        agui("m1")
+        | {
+            "messages": [
+                {"id": "m1", "role": "user", "content": "x"},
+                {"id": "m2", "role": "assistant", "content": "an answer"},
+            ]
+        },
+    ),
     Asked("POST", "/", {"append", "read", "delete"}, agui("m1", messageId="m1")),
     Asked("POST", "/", {"append", "read", "fork"}, agui("m1", messageId="m1", fork="{c}'s fork")),
 ]
@@ -119,6 +147,8 @@ async def filled_store() -> AsyncIterator[AsyncHistoryStore]:
         for name, owner in (("own", "ann"), ("other", "bob")):
             await store.create_conversation(Conversation(name, user_id=owner, title=f"{name}: its title"))
             await store.append_many(name, [user(f"{name}: a secret", id="m1"), assistant("an answer", id="m2")])
+        await store.append("deleted", user("deleted: a secret", id="m1"))
+        await store.delete_conversation("deleted")
         yield store
 
 
@@ -136,16 +166,24 @@ def cases(requests: list[Asked]) -> Iterator[tuple[Asked, frozenset[Action], Who
                 yield asked, role, one
 
 
+def ann(request: Request) -> Participant:
+    return Participant("user", "ann")
+
+
 async def tried(requests: list[Asked], make: Any) -> int:
     """Try all requests. Returns how many answers were checked."""
     count = 0
-    for asked, role, whose in cases(requests):
+    for (asked, role, whose), participant in itertools.product(cases(requests), (None, ann)):
         allowed = asked.needs <= role and whose != "other"
 
         async def authorize(request: Request, name: str | None, action: Action, role: frozenset[Action] = role) -> bool:
-            return action in role and name in (None, "own", "new", "own's fork", "new's fork")
+            return action in role and (name is None or name.removesuffix("'s fork") in ("own", "new", "deleted"))
 
-        async with filled_store() as store, make(store, authorize) as app, client(app, headers={}) as web:
+        async with (
+            filled_store() as store,
+            make(store, authorize=authorize, participant=participant) as app,
+            client(app, headers={}) as web,
+        ):
             before = await state(store)
             body = {} if asked.body is None else {"json": filled(asked.body, whose)}
             answered = await web.request(asked.method, filled(asked.path, whose), **body)
@@ -160,6 +198,8 @@ async def tried(requests: list[Asked], make: Any) -> int:
             if asked.at == "list" and allowed:
                 assert ("own: " in answered.text) == ("read" in role), what
             after = await state(store)
+            made = {record.user_id for name, (_, record) in after.items() if name not in before}
+            assert made <= ({"ann"} if participant and "append" in asked.needs else {"ann", None}), what
             assert after.get("other") == before["other"] or (asked.needs == {"erase"} and allowed), what
             count += 1
     return count
@@ -169,17 +209,17 @@ async def tried(requests: list[Asked], make: Any) -> int:
 async def test_the_matrix_of_the_live_view() -> None:
     assert VIEW.keys() == {f"{method} {path}" for path, by in API.items() for method in by}
 
-    def make(store: Any, authorize: Any) -> Any:
-        return LiveView(store, authorize=authorize, read_only=False)
+    def make(store: Any, **options: Any) -> Any:
+        return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 1320
+    assert await tried([one for some in VIEW.values() for one in some], make) == 3432
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 462), ("ag-ui", AG_UI, 396)])
+@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1584), ("ag-ui", AG_UI, 1408)])
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
-    def make(store: Any, authorize: Any) -> Any:
-        return ChatEndpoints(store, speaker(store), authorize=authorize, protocol=protocol)
+    def make(store: Any, **options: Any) -> Any:
+        return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)
 
     assert await tried(requests, make) == count
 

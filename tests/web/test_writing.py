@@ -189,3 +189,17 @@ async def test_appended_messages_get_the_signed_in_participant(store: Any, kind:
         assert (statuses, found) == ([500, 201], [("assistant", "bot")])
     else:
         assert (statuses, found) == ([201, 201], [("user", "ann"), ("assistant", "bot")])
+
+
+async def test_who_begins_a_conversation_owns_it(store: Any) -> None:
+    """So that its author may read it, and it is erased with the author's data."""
+    view = LiveView(store, authorize=allow_all, participant=lambda _: Participant("user", "ann"), read_only=False)
+    async with client(view, headers={}) as web:
+        done = await web.post(MESSAGES, json={"text": "hi", "id": "m1"})
+        assert (done.status_code, (await store.get_conversation("c")).user_id) == (201, "ann")
+        again = await web.post(MESSAGES, json={"text": "hi", "id": "m1"})
+        assert (again.status_code, again.json()["duplicate"]) == (200, True)
+        too_large = await web.post(at("d", "messages"), json={"text": "hi", "id": "x" * 513})
+        assert (too_large.status_code, await store.get_conversation("d")) == (400, None)
+        await web.post(at("e", "messages"), json={"text": "hi", "role": "assistant"})
+        assert (await store.get_conversation("e")).user_id is None  # a service says so, of whoever it is
