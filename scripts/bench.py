@@ -33,6 +33,7 @@ from benchmarks.chat import bench_chat
 from benchmarks.doorbells import bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_memory
+from benchmarks.load import bench_network, bench_tasks, bench_threads, over_tcp
 from benchmarks.runs import bench_runs
 from benchmarks.search import bench_search, bench_search_memory, bench_search_writes
 from benchmarks.timing import Report, in_turn
@@ -83,6 +84,10 @@ def main() -> None:
             bench_append_on_server(report, client, store, options.rounds)
             bench_read(report, client, store, options.rounds)
             asyncio.run(bench_async(report, url, options.rounds))
+            tcp = options.url or over_tcp(client)
+            asyncio.run(bench_tasks(report, client, tcp, 2 * options.rounds, "off"))
+            bench_threads(report, client, tcp, 2 * options.rounds)
+            bench_network(report, client, options.rounds)
             bench_reply(report, client, store, options.rounds)
             bench_prompts(report, store, options.rounds)
             bench_capture(report, store, options.rounds)
@@ -100,6 +105,7 @@ def main() -> None:
             bench_search_memory(report, client, url)  # first: the server frees deleted documents of others at any time
             bench_compaction(report, client, url, "auto")
             bench_search_writes(report, client, url, options.rounds)
+            asyncio.run(bench_tasks(report, client, tcp, options.rounds, "require"))
             bench_search(report, client, url, options.rounds)
             clear(client)
         if options.url:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 #: "write": small writes, and renewals of leases. "read": reads, whose replies may be large. "large": requests with many
@@ -18,8 +19,10 @@ Kind = Literal["write", "read", "large", "confirmed"]
 #: Exchanges of each kind that may be under way at once. Two keep a server busy while the replies of one are decoded;
 #: reads have more, because one that waits for a large reply must not hold back the others.
 EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 4, "large": 2, "confirmed": 2}
-#: The most commands and bytes of one pipeline: its last reply waits for all of them. A single call may have more.
-MAX_COMMANDS: Final = 128
+#: The most commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients, because a
+#: server executes what it has received from one client without a pause. A read of a long conversation takes it
+#: milliseconds. A single call may have more.
+MAX_COMMANDS: Final[dict[Kind, int]] = {"write": 128, "read": 16, "large": 128, "confirmed": 128}
 MAX_BYTES: Final = 1_000_000
 #: From this size on, a request is a large one: it takes about a millisecond to send and to execute.
 LARGE_BYTES: Final = 64_000
@@ -49,17 +52,18 @@ def kind_of(size: int, *, writes: bool, confirmed: bool) -> Kind:
     return "write" if writes else "read"
 
 
-def take(queue: deque[R]) -> list[R]:
-    """Remove the requests of the next pipeline from a queue. Several threads may do so at the same time."""
-    taken: list[R] = []
+def take(queue: deque[R], taken: list[R], kind: Kind) -> None:
+    """Move the requests of the next pipeline from the queue of a kind to a list. Several threads may do so at the same
+    time."""
     commands = size = 0
-    while queue and commands < MAX_COMMANDS and size < MAX_BYTES:
+    while queue and commands < MAX_COMMANDS[kind] and size < MAX_BYTES:
         try:
-            request = queue.popleft()
+            # One call in C, so that an interrupt between two steps of Python loses no request of another thread.
+            taken.extend(islice(iter(queue.popleft, None), 1))
         except IndexError:  # another thread was faster
             break
-        if not request.has_left:
-            taken.append(request)
-            commands += len(request.commands)
-            size += request.size
-    return taken
+        if taken[-1].has_left:
+            del taken[-1]
+        else:
+            commands += len(taken[-1].commands)
+            size += taken[-1].size

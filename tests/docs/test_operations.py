@@ -7,11 +7,13 @@ import random
 import re
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from redis_history import HistoryStore, Reset, user
+from redis_history.store.lanes import EXCHANGES, Kind
 from redis_history.store.server_info import merged_flags
 from tests.docs.pages import DOCS, ROOT, blocks, code, rows, sections
 from tests.support.servers import Start, wait_until
@@ -46,6 +48,15 @@ def test_a_server_takes_the_settings_of_docker_compose(own_server: Start) -> Non
     assert merged_flags(wanted["notify-keyspace-events"]) is None
 
 
+#: The kinds of calls as the page names them.
+NAMES: dict[Kind, str] = {
+    "write": "small writes",
+    "read": "reads",
+    "large": "requests of 64 kB or more",
+    "confirmed": "writes with a confirmation",
+}
+
+
 def test_the_connections_of_a_process(own_server: Start) -> None:
     server = own_server()
     with server.client() as client, HistoryStore(f"{server.url}?client_name=counted") as store:
@@ -53,14 +64,20 @@ def test_the_connections_of_a_process(own_server: Start) -> None:
         def ours() -> list[dict[str, str]]:
             return [line for line in client.client_list() if line["name"] == "counted"]
 
-        store.append("c", user("x"))
-        assert len(ours()) == 1
+        most = sum(EXCHANGES.values())
+        row = sections(OPERATIONS)["Connections"]
+        assert f"at most {most} to each server" in row
+        for kind in EXCHANGES:
+            assert f"{EXCHANGES[kind]} for {NAMES[kind]}" in row
+        with ThreadPoolExecutor(32) as threads:
+            list(threads.map(lambda number: store.append(str(number), user("x")), range(300)))
+        assert 2 <= len(ours()) <= most
         subscriptions = [store.subscribe(str(number)) for number in range(10)]
         wait_until(lambda: len(client.pubsub_channels("__keyspace@0__:*")) == 10, "the subscriptions")
         for number in range(10):
             store.append(str(number), user("x"))
         assert all(subscription.get(timeout=10) for subscription in subscriptions)
-        assert 2 <= len(ours()) <= 3
+        assert 3 <= len(ours()) <= most + 1
         wait_until(
             lambda: all(line["lib-name"].startswith("redis-py(redis_history_v") for line in ours()),
             "the connections to have the library's name",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from weakref import WeakSet
@@ -33,6 +34,13 @@ def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
             connection_class=pool.connection_class, max_connections=pool.max_connections, **(settings | own)
         )
     )
+
+
+def _copy(failure: Exception) -> Exception:
+    """Of an exception that several calls raise: each raising adds to the traceback."""
+    own = copy.copy(failure).with_traceback(failure.__traceback__)
+    own.__context__, own.__cause__ = failure.__context__, failure.__cause__
+    return own
 
 
 class AsyncNode:
@@ -66,8 +74,12 @@ class AsyncNode:
         self.client = self._new_client() if client is None else client
         pool = self.client.connection_pool
         self.database = int(pool.connection_kwargs.get("db") or 0)
+        connect_timeout = pool.connection_kwargs.get("socket_connect_timeout")
+        #: Seconds for a new connection and its handshake: a server that hangs accepts connections, too, and redis-py
+        #: limits the handshake only by `socket_timeout`.
+        self.connect_timeout = None if timeout is None or connect_timeout is None else timeout + connect_timeout
         direct = make is not None
-        self._lanes = {kind: Lanes(self._new_lane, number, direct=direct) for kind, number in EXCHANGES.items()}
+        self._lanes = {kind: Lanes(self._new_lane, kind, direct=direct) for kind in EXCHANGES}
 
     async def execute(self, words: Sequence[bytes], *, writes: bool = False) -> Any:
         """The reply to a command. Raises errors of redis-py."""
@@ -135,13 +147,16 @@ class AsyncNode:
         # Else it is the first of a lane, to a server that has just answered on another connection.
         self._connections.add(connection)
 
+    @property
+    def owns_clients(self) -> bool:
+        """Whether this node made its clients; else all lanes use the client of the user."""
+        return self._make is not None
+
     def another_client(self, former: Redis) -> Redis:
-        """A new client instead of one that this node made; the same one if a user made it."""
-        if self._make is None:
-            return former
-        client = self._new_client()
-        self._clients.remove(former)
-        return client
+        """A new client instead of one that this node made."""
+        if former in self._clients:  # not if an interrupt came after this step the last time
+            self._clients.remove(former)
+        return self._new_client()
 
     def _new_client(self) -> Redis:
         assert self._make is not None  # noqa: S101
@@ -167,6 +182,8 @@ class AsyncLane:
         such as KeyboardInterrupt, is also raised."""
         node = self._node
         try:
+            if node.is_closed:
+                raise ConnectionError(CLOSED)
             if self._unfinished:
                 await self._begin_anew()
             elif self._losses != node.losses:
@@ -176,12 +193,13 @@ class AsyncLane:
             replies = await self._replies(requests)
             self._unfinished = False
         except BaseException as error:
-            node.lost()
-            if not isinstance(error, ResponseError):
-                node.contact.failed()
+            if isinstance(error, Exception):  # an interrupt says nothing about the server
+                node.lost()
+                if not isinstance(error, ResponseError):
+                    node.contact.failed()
             failure = self._failure(error)
             for request in requests:
-                request.fail(failure)
+                request.fail(_copy(failure))
             if not isinstance(error, Exception):
                 raise
         else:
@@ -212,22 +230,26 @@ class AsyncLane:
         """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
         handshake, and a pool of redis-py with a lock that nobody releases."""
         former = self._client
-        self._client = self._node.another_client(former)
-        if self._client is former:
-            await former.connection_pool.disconnect(inuse_connections=False)
-        else:
+        if self._node.owns_clients:
             await drop_client(former)
+            self._client = self._node.another_client(former)
+        else:
+            await former.connection_pool.disconnect(inuse_connections=False)
 
     async def _replies(self, requests: list[Request]) -> list[Any]:
         commands = [words for request in requests for words in request.commands]
         if (confirm := requests[0].confirm) is not None:
             commands.append(confirm)
+        # A pipeline of redis-py does the same, but packs commands in Python, which takes a quarter of an append.
+        packed = [pack_command(tuple(words)) for words in commands]
+        replies: list[Any] = []
         pool = self._client.connection_pool
-        connection = await pool.get_connection()
         try:
-            # A pipeline of redis-py does the same, but packs commands in Python, which takes a quarter of an append.
-            packed = [pack_command(tuple(words)) for words in commands]
-            replies = []
+            async with time_limit(self._node.connect_timeout):
+                connection = await pool.get_connection()
+        except builtins.TimeoutError:
+            raise TimeoutError("Timeout connecting to server") from None
+        try:
             async with time_limit(self._node.timeout):
                 await connection.send_packed_command(packed)
                 for _ in commands:
@@ -238,6 +260,8 @@ class AsyncLane:
                         replies.append(error)
             return replies
         finally:
+            if len(replies) < len(commands):  # others may get it from the pool of a user's client
+                await connection.disconnect(nowait=True)
             await pool.release(connection)
             if self._node.is_closed:  # meanwhile, and this connection may be new
                 await pool.disconnect()

@@ -8,10 +8,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from redis_history.errors import EventLoopError
-from redis_history.store.lanes import take
+from redis_history.store.lanes import EXCHANGES, Kind, take
 from redis_history.values._validation import check_function, check_process
 
 T = TypeVar("T")
@@ -98,18 +99,23 @@ class Request:
 
 
 class Lanes:
-    """A queue of requests, and the lanes that send what has queued. `make`: returns a new lane.
+    """A queue of requests of one kind, and the lanes that send what has queued. `make`: returns a new lane.
 
     A caller that finds a lane free makes its own exchange; if it is cancelled, the connection is closed. The requests
     that have queued meanwhile go out together, from a task of their own: a caller that is cancelled then leaves no
     reply behind, and disturbs nobody. `direct`: whether callers make exchanges; not with connections that have a
     `socket_timeout`, because redis-py may then lose a cancellation before Python 3.12.
+
+    A task makes one exchange, and the callback at its end begins the next one. Until then the tasks that it has
+    answered have run, so that their next calls travel together, too; and the callback comes even if somebody cancels
+    all tasks of the loop before this one has begun.
     """
 
-    def __init__(self, make: Callable[[], Any], number: int, *, direct: bool) -> None:
+    def __init__(self, make: Callable[[], Any], kind: Kind, *, direct: bool) -> None:
         self._make = make
         self._direct = direct
-        self._number = number  # lanes that may still be made
+        self._kind = kind
+        self._number = EXCHANGES[kind]  # lanes that may still be made
         self._free: list[Any] = []
         self._queue: deque[Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,8 +123,8 @@ class Lanes:
     async def send(self, request: Request) -> list[Any]:
         """The replies to a request, in one pipeline with others that queue at the same time."""
         if not self._free and self._number:
-            self._number -= 1
             self._free.append(self._make())
+            self._number -= 1
         lane = self._free.pop() if self._free else None
         if lane is not None and self._direct:
             try:
@@ -134,19 +140,25 @@ class Lanes:
 
     def _go_on(self, lane: Any) -> None:
         """Use a lane for what has queued."""
+        while self._queue and self._queue[0].has_left:
+            self._queue.popleft()
         if not self._queue:
             self._free.append(lane)
             return
+        # Not by create_task, because a task factory may begin it at once.
         task = asyncio.Task(self._exchange(lane), name="redis_history-exchange")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._finished, lane))
 
     async def _exchange(self, lane: Any) -> None:
-        try:
-            while requests := take(self._queue):
-                await lane.exchange(requests)
-        finally:
-            self._go_on(lane)  # there are requests left if somebody has cancelled all tasks of the loop
+        requests: list[Request] = []
+        take(self._queue, requests, self._kind)
+        if requests:
+            await lane.exchange(requests)
+
+    def _finished(self, lane: Any, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._go_on(lane)
 
     async def aclose(self) -> None:
         """Return when no exchange is under way, soon after their connections were closed."""

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from redis_history.errors import ConfigurationError
-from redis_history.store.lanes import take
+from redis_history.store.lanes import EXCHANGES, Kind, take
 from redis_history.values._validation import check_function, check_process, is_coroutine_function
 
 T = TypeVar("T")
@@ -89,84 +89,110 @@ class Request:
         self._gate = gate
         return True
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until `wake`; False after this many seconds. After `listen`."""
+    def wait(self, seconds: float) -> None:
+        """Wait until `wake`, or so many seconds. After `listen`."""
         assert self._gate is not None  # noqa: S101
-        return self.done or self._gate.acquire(timeout=seconds)
+        if not self.done:
+            self._gate.acquire(timeout=seconds)
 
 
 class _Held:
-    """A lane, and the lock of the thread that uses it."""
+    """A lane, made when it is first used, and the lock and the request of the thread that uses it."""
 
-    __slots__ = ("lane", "lock")
+    __slots__ = ("lane", "leader", "lock")
 
-    def __init__(self, lane: Any) -> None:
-        self.lane = lane
-        self.lock = threading.Lock()
+    def __init__(self) -> None:
+        self.lane: Any = None
+        self.leader: Request | None = None
+        #: Reentrant, because only such a lock tells whether it is of this thread.
+        self.lock = threading.RLock()
 
 
-#: Seconds after which a waiting thread makes a further lane. A lane may be lost: KeyboardInterrupt can come between
-#: taking its lock and the next step.
+#: Seconds after which a waiting thread looks for a free lane itself: two interrupts in a row can lose a wake-up.
 _LANE_WAIT: Final = 1.0
 
 
 class Lanes:
-    """A queue of requests, and the lanes that send what has queued. `make`: returns a new lane.
+    """A queue of requests of one kind, and the lanes that send what has queued. `make`: returns a new lane.
 
-    The thread that finds a lane free sends all that has queued, and then wakes the thread of the next request to do so.
-    A thread that is interrupted while it sends for others fails none of them: they repeat their calls.
+    The thread that finds a lane free sends all that has queued, until its own request is done, and then wakes the
+    thread of the next request to do so. KeyboardInterrupt, or the exception of a signal's handler, can come between any
+    two steps. A thread that is interrupted while it sends for others fails none of them: they repeat their calls.
     """
 
-    def __init__(self, make: Callable[[], Any], number: int, *, direct: bool) -> None:
+    def __init__(self, make: Callable[[], Any], kind: Kind, *, direct: bool) -> None:
         self._make = make
-        self._number = number
-        self._held: list[_Held] = []
+        self._kind = kind
+        self._held = [_Held() for _ in range(EXCHANGES[kind])]
         self._queue: deque[Request] = deque()
-        self._growing = threading.Lock()
 
     def send(self, request: Request) -> list[Any]:
         """The replies to a request, in one pipeline with others that queue at the same time."""
-        self._queue.append(request)
-        patient = True
+        taken: list[Request] = []
         try:
+            self._queue.append(request)
             while not request.done:
-                held = self._free_lane(patient)
-                if held is not None and self._exchange(held):
-                    patient = True
-                elif not request.listen():  # else a lane may just have become free
-                    patient = request.wait(_LANE_WAIT)
+                held = self._free_lane()
+                # After `listen`, it looks once more, because a lane may just have become free.
+                if (held is None or not self._exchange(held, request, taken)) and not request.listen():
+                    request.wait(_LANE_WAIT)
         except BaseException:
             request.has_left = True
+            self._leave(request, taken)
             raise
         return request.replies()
 
-    def _exchange(self, held: _Held) -> bool:
-        """Send what has queued. Returns whether there was anything."""
-        try:
-            requests = take(self._queue)
-            if requests:
-                held.lane.exchange(requests)
-            return bool(requests)
-        finally:
-            held.lock.release()
-            # Only now: a thread that found this lane taken is in the queue, and a later one finds it free.
-            with contextlib.suppress(IndexError):
-                self._queue[0].wake()
-
-    def _free_lane(self, patient: bool) -> _Held | None:
+    def _free_lane(self) -> _Held | None:
         """A lane whose lock this thread has now."""
+        nested = False
         for held in self._held:
             if held.lock.acquire(blocking=False):
-                return held
-        if (patient and len(self._held) >= self._number) or not self._growing.acquire(blocking=False):
+                if held.leader is None:
+                    return held
+                held.lock.release()
+                nested = True
+        if not nested:
             return None
-        try:
-            held = _Held(self._make())
-            held.lock.acquire()
-            self._held.append(held)
-            return held
-        finally:
-            self._growing.release()
+        # This is the handler of a signal, in the middle of an exchange of its own thread, which cannot wait for itself.
+        held = _Held()
+        held.lock.acquire()
+        self._held.append(held)
+        return held
+
+    def _exchange(self, held: _Held, request: Request, taken: list[Request]) -> bool:
+        """Send what has queued. Returns whether there was anything."""
+        held.leader = request
+        taken.clear()
+        take(self._queue, taken, self._kind)
+        if taken:
+            if held.lane is None:
+                held.lane = self._make()
+            held.lane.exchange(taken)
+        held.leader = None
+        held.lock.release()
+        # Only now: a thread that found this lane taken is in the queue, and a later one finds it free.
+        self._wake_next()
+        return bool(taken)
+
+    def _leave(self, request: Request, taken: list[Request]) -> None:
+        """The thread of a request was interrupted, perhaps while it sent others."""
+        for one in taken:
+            if not one.done:
+                one.fail(ConnectionError("the thread that sent this call for another one was interrupted"))
+            one.wake()
+        for held in self._held:
+            if held.leader is request:
+                held.leader = None
+            if held.leader is None:
+                with contextlib.suppress(RuntimeError):  # it is free, or of another thread
+                    held.lock.release()
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        for request in self._queue.copy():
+            if not request.has_left:
+                request.wake()
+                break
 
     def close(self) -> None:
         """Nothing to wait for: threads end with errors, because their connections are closed."""
