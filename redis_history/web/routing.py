@@ -79,7 +79,7 @@ class LiveView(Guarded):
     sent who open the page without the right "list".
 
     `origins`: the origins of pages elsewhere that may use the HTTP interface, such as "https://app.example.com".
-    `hosts`: the host names of the application, such as "history.example.com" or "*.example.com". Requests that name
+    `hosts`: the host names of the application, such as "history.example.com" or `"*.example.com"`. Requests that name
     others are rejected. localhost and IP addresses are always accepted; without `hosts`, all names are, or with
     `allow_all`, those without a dot, which nobody outside can own.
 
