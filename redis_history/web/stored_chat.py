@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 from starlette.requests import Request
 
@@ -89,10 +90,8 @@ class StoredChat:
     async def fork(self, asked: Asked, rights: Rights, kept: Message, user: Participant | None, fork: str) -> None:
         """Make the fork of a request, which is the user's."""
         await rights.confirm(asked.conversation_id)
-        record = await self._store.fork(asked.conversation_id, fork, through=kept)
-        if user is not None and record.user_id != user.id:
-            record = await self._store.update_conversation(fork, user_id=user.id)
-        rights.made(record)
+        owner = UNSET if user is None else user.id
+        rights.made(await self._store.fork(asked.conversation_id, fork, through=kept, user_id=owner))
 
     async def replaced(self, asked: Asked) -> Message | None:
         """The message of the user that is answered again or edited; None: it is new."""

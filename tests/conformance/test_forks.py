@@ -426,3 +426,19 @@ async def test_a_fork_has_one_live_summary_at_most(store: Any) -> None:
     await store.compact("f", through="d", summary=summary(id="s9"))
     assert await store.erase("f", ["a"]) == 1
     assert ids(await store.get("f", include_archived=True)) == ["o1", "o2", "b", "d"]
+
+
+async def test_a_fork_can_have_another_owner(store: Any) -> None:
+    """From its first moment: nobody finds it among the chats of the owner of the source."""
+    await store.create_conversation(Conversation("c", user_id="ann"))
+    await store.append("c", user("x"))
+    assert (await store.fork("c", "same")).user_id == "ann"
+    assert (await store.fork("c", "other", user_id="bob")).user_id == "bob"
+    assert (await store.fork("c", "nobody", user_id=None)).user_id is None
+    assert {one.conversation_id for one in await store.list_conversations(user_id="ann")} == {"c", "same"}
+    assert [one.conversation_id for one in await store.list_conversations(user_id="bob")] == ["other"]
+    with pytest.raises(errors.InvalidInputError, match="user_id"):
+        await store.fork("c", "wrong", user_id=1.5)
+    assert await store.get_conversation("wrong") is None
+    assert await store.erase_user("bob") > 0
+    assert await store.get_conversation("other") is None

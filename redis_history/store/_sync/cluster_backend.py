@@ -405,7 +405,9 @@ class ClusterBackend(RedisBackend):
         for address, indexes in by_node.items():
             sent = [calls[index] for index in indexes]
             try:
-                answers = raise_first(sent, nodes.node(address).pipeline([call.words() for call in sent]))
+                urgent = all(call.is_urgent for call in sent)
+                words = [call.words() for call in sent]
+                answers = raise_first(sent, nodes.node(address).pipeline(words, writes=urgent))
             except redis_errors.AskError:  # slots are moving: each call finds its own way
                 answers = [self._reply(calls[index]) for index in indexes]
             for index, reply in zip(indexes, answers, strict=True):

@@ -462,7 +462,7 @@ class RedisBackend:
         try:
             commands = [[b"ASKING"], words] if asking else [words]
             confirm = None if call.confirm is None else call.confirm.command
-            replies = node.pipeline(commands, writes=call.sent_at is not None, confirm=confirm)
+            replies = node.pipeline(commands, writes=call.is_urgent, confirm=confirm)
             reply, confirmed = replies[int(asking)], replies[-1]
             for answer in (reply, confirmed):
                 if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
@@ -475,10 +475,12 @@ class RedisBackend:
 
     def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
-        replies = self._server.node.pipeline([call.words() for call in calls])
+        urgent = all(call.is_urgent for call in calls)
+        replies = self._server.node.pipeline([call.words() for call in calls], writes=urgent)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            again = self._server.node.pipeline([calls[at].words(with_source=True) for at in unknown])
+            sources = [calls[at].words(with_source=True) for at in unknown]
+            again = self._server.node.pipeline(sources, writes=urgent)
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
         return raise_first(calls, replies)

@@ -304,13 +304,19 @@ class Writing:
         return conversation
 
     def fork(
-        self, conversation_id: str, new_id: str | None = None, *, through: Position | Message | str | None = None
+        self,
+        conversation_id: str,
+        new_id: str | None = None,
+        *,
+        through: Position | Message | str | None = None,
+        user_id: int | str | UnsetType | None = UNSET,
     ) -> Conversation:
         """Copy a conversation to `new_id` (None: a new UUIDv7), and return the record of the copy.
 
         The copy is an atomic snapshot: it appears with all messages of one moment, also archived ones, even if others
         write during the call. Messages keep their ids and positions. A reply that is being written is left out. The
-        record is copied; `forked_from` says where the copy comes from.
+        record is copied; `forked_from` says where the copy comes from. `user_id` is the owner of the copy; by default,
+        that of the source.
 
         `through` is the last message of the copy, its position or its id (None: the newest). If it is archived, or a
         summary replaced messages behind it, the originals are live in the copy. Results of tool calls up to `through`
@@ -322,8 +328,9 @@ class Writing:
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id, "new_id")
+        check_owner(None if user_id is UNSET else user_id, "user_id")
         end = None if through is None else through_of(through)
-        return self._publish(new_id, forks.fork(conversation_id, new_id, end))
+        return self._publish(new_id, forks.fork(conversation_id, new_id, end, user_id))
 
     def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""

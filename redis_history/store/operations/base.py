@@ -50,7 +50,8 @@ class Call(Struct, frozen=True):
     With a script, `keys` are its KEYS, and `args` its ARGV; without, `args` is the whole command, and `keys` only say
     which node executes it. `sent_at`: for calls that must not run twice, the argument for the time when the call was
     first sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list
-    of calls, a permanent error, a redirection and TRYAGAIN are outcomes.
+    of calls, a permanent error, a redirection and TRYAGAIN are outcomes. `renews`: it keeps a lease or a reply alive,
+    so it must not wait for large reads.
     """
 
     script: Script | None
@@ -60,6 +61,12 @@ class Call(Struct, frozen=True):
     sent_at: int | None = None
     confirm: Confirmation | None = None
     errors: bool = False
+    renews: bool = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it travels with the small writes, apart from reads."""
+        return self.renews or self.sent_at is not None
 
     @property
     def key(self) -> bytes:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history.errors import ConversationNotFoundError, RedisHistoryError
@@ -220,12 +221,14 @@ class _Cut:
         return wanted
 
 
-def fork(conversation_id: str, new_id: str, through: Position | str | None) -> Steps[Conversation]:
-    """Make a fork, and return its record."""
+def fork(
+    conversation_id: str, new_id: str, through: Position | str | None, owner: int | str | UnsetType | None = UNSET
+) -> Steps[Conversation]:
+    """Make a fork, and return its record. `owner`: UNSET is that of the source."""
     present = yield ops.ReadConversation(new_id)
     if present is not None:
         raise refusals.conversation_exists(new_id, present.revision)
-    yield from _retried(conversation_id, lambda: _copy(conversation_id, new_id, through))
+    yield from _retried(conversation_id, lambda: _copy(conversation_id, new_id, through, owner))
     made = yield ops.ReadConversation(new_id)
     if made is None:
         raise refusals.conversation_missing(new_id)
@@ -243,7 +246,9 @@ def _retried(conversation_id: str, attempt: Callable[[], Steps[T]]) -> Steps[T]:
     raise AssertionError
 
 
-def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> Steps[None]:
+def _copy(
+    conversation_id: str, new_id: str, through: Position | str | None, owner: int | str | UnsetType | None
+) -> Steps[None]:
     """One attempt to make a fork."""
     draft = Draft(new_id)
     note = ops.NoteFork(conversation_id, new_id=new_id, token=draft.token, begins=True)
@@ -262,6 +267,8 @@ def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> 
         origin = ForkedFrom(conversation_id, snapshot.record.revision, max(live)[1] if live else None)
         times = dict.fromkeys(("created_at", "updated_at", "first_message_at", "last_message_at"))
         record = replace(snapshot.record, forked_from=origin, **times)
+        if owner is not UNSET:
+            record = replace(record, user_id=owner)
         yield from draft.publish(snapshot._replace(record=record, sequence=0))
     except (DraftLostError, _StaleError, RedisHistoryError):
         yield from draft.drop()

@@ -294,7 +294,8 @@ def _call(
     """`keys`: 2 if the action needs the log besides the state."""
     known = settings.keyspace.conversation(conversation_id)
     declared = (known.state, known.log)[:keys]
-    return Call(RUN, declared, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
+    decode = partial(_read, conversation_id, kind, settings)
+    return Call(RUN, declared, [action, FIELDS[kind], *args], decode, renews=True)
 
 
 def _contact(conversation_id: str, settings: Settings) -> Contact:

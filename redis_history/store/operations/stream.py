@@ -79,7 +79,7 @@ class GrowReply(OnConversation, Op[int], frozen=True):
             args += (field_of(self.message_id), self.tools)
         # Every flush sends its keys, so the others are declared only where that matters.
         declared = (content, keys.state, keys.log) if settings.cluster else (content,)
-        size: int = yield Call(GROW, declared, args, self._decode)
+        size: int = yield Call(GROW, declared, args, self._decode, renews=True)
         if self.lives and size >= 0:
             written = (keys.state, keys.messages, keys.log, keys.registry, content)
             renew = Call(RENEW, written, change_header(new_token(), settings, keys), as_is, SENT)
