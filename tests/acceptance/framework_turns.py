@@ -61,7 +61,7 @@ class Turns:
         self.loop.run(work)
 
     def ask(self, text: str) -> None:
-        """A turn without a stream: with the framework's synchronous interface, if it has one."""
+        """Take a turn without a stream, through the synchronous interface of the framework if there is one."""
         raise NotImplementedError
 
     async def stream(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Turns:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self.loop.get_loop()  # becomes the one that synchronous interfaces use
+        self.loop.get_loop()  # becomes the loop that synchronous interfaces use
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -126,7 +126,8 @@ class Pair:
     def follow(self) -> RealServer:
         replica = self._start("plain", tcp=True, options=("--replicaof", "127.0.0.1", str(self.primary.port)))
         with self.primary.client() as client:
-            # A new replica counts at once for a client that wrote nothing, and is sent nothing for up to a second.
+            # WAIT immediately counts a new replica for a client that wrote nothing, although the replica may receive no
+            # data for up to a second.
             client.set("following", "yes")
             client.delete("following")
             wait_until(lambda: client.wait(1, 100) == 1, "the replica to follow")

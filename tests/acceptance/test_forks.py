@@ -75,7 +75,7 @@ def test_a_fork_whose_replies_are_lost_is_made_once(own_server: Start) -> None:
 
 @pytest.mark.proves("fork")
 def test_a_killed_fork_is_complete_or_absent(own_server: Start) -> None:
-    """What a killed process leaves is not visible, expires, and does not disturb a repetition."""
+    """The remains of a killed process are invisible, expire, and do not disturb a repeated fork."""
     server = own_server()
     with HistoryStore(server.url, search="off") as store, server.client() as client:
         _fill(store)

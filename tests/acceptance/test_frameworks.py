@@ -18,7 +18,7 @@ TEXTS = ["What is 2 + 3?", "And again?", "And once more?", "Thanks, and again?"]
 
 
 def without_a_store(name: str, texts: list[str], **options: Any) -> Any:
-    """What the model is sent with the framework's own memory."""
+    """Return the input of the model with the framework's own memory."""
     with FRAMEWORKS[name](None, name) as turns:
         return plain(turns.take(texts, **options).requests)
 

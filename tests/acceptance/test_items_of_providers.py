@@ -81,7 +81,7 @@ def check_totals(store: HistoryStore, name: str = "c") -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Open]:
-    """Opens a store in memory; all are closed afterwards."""
+    """Open stores in memory, and close them all after the test."""
     yield from closing(lambda **options: HistoryStore("memory://", **options))
 
 

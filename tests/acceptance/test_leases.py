@@ -1,4 +1,4 @@
-"""Who counts as alive: the dead end in time for every reader, and an outage of the server ends nobody who lives."""
+"""Leases: dead writers end in time for every reader, and an outage of the server ends no living writer."""
 
 import os
 import signal

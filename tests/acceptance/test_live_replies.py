@@ -166,8 +166,8 @@ def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
     "seconds", [8.0, *(pytest.param(one, marks=pytest.mark.full) for one in (2.0, 6.0, 20.0, 60.0))]
 )
 def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> None:
-    """Nobody can renew the lease of 6 seconds while the server does not answer: neither the reader that comes back
-    first, which may have waited for a moment only, nor a later subscriber takes the writer for dead."""
+    """The lease of 6 seconds cannot be renewed while the server does not answer. Afterwards, neither the first reader
+    to return, which may have waited only for a moment, nor a later subscriber considers the writer dead."""
     server = own_server()
     retry = RetryPolicy(deadline=2 * seconds + 30)
     with (
@@ -312,8 +312,8 @@ def test_a_reply_of_a_dead_writer_ends_although_the_clock_was_set_back(subscribe
 @pytest.mark.proves("live", "runs")
 @pytest.mark.full
 def test_who_asks_now_and_then_does_not_wait_for_the_dead(server: RealServer, namespace: str) -> None:
-    """Between two calls there may have been an outage, after which a writer comes back, but not one that was dead
-    before the first of them."""
+    """After an outage between two calls, a living writer may come back. A writer that was dead before the first call
+    cannot."""
     with HistoryStore(server.url, namespace=namespace) as dead, HistoryStore(server.url, namespace=namespace) as store:
         dead.backend.execute(Append.of_reply("c", "assistant", {"id": "r"}))
         dead.backend.execute(TakeRun("c", (("0123456789abcdef", None),), False))

@@ -1,4 +1,4 @@
-"""What a conversation with thousands of compactions costs the server, and what it leaves there."""
+"""Costs of a conversation with thousands of compactions, and the keys that it leaves on the server."""
 
 from collections import defaultdict
 from collections.abc import Callable

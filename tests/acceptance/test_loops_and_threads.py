@@ -104,7 +104,7 @@ async def test_a_second_event_loop_is_refused(store: AsyncHistoryStore) -> None:
 
 @pytest.mark.proves("get-in-time", "embedders")
 async def test_a_callback_that_waits_for_a_cancelled_task_has_failed(server: RealServer, namespace: str) -> None:
-    """Nobody has cancelled the task of the store."""
+    """The task of the store itself was not cancelled."""
     seen: list[Any] = []
     errors: list[Any] = []
 
@@ -435,7 +435,7 @@ def test_eight_writers_killed_at_random(own_server: Start, full: bool) -> None:
 @pytest.mark.proves("named-errors")
 @pytest.mark.parametrize("backend", ["redis", "memory"])
 def test_without_a_loop_of_asyncio_the_error_is_named(server: RealServer, namespace: str, backend: str) -> None:
-    """As under trio, which runs coroutines in a loop of its own."""
+    """Trio, for example, runs coroutines in its own loop."""
     url = server.url if backend == "redis" else "memory://"
 
     async def entered(manager: Any) -> None:

@@ -78,7 +78,7 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
 
 
 class Caller:
-    """Uses a conversation of its own, and leaves some calls. Notes which appends were acknowledged."""
+    """A caller with a separate conversation. It abandons some calls, and records which appends were acknowledged."""
 
     def __init__(self, store: AsyncHistoryStore, name: str, leave: Callable[[Awaitable[Any], float], Awaitable[bool]]):
         self._store = store
@@ -112,7 +112,7 @@ class Caller:
         assert found == []
 
     async def check(self) -> None:
-        """What was acknowledged is stored once, and in order."""
+        """Check that acknowledged messages are stored once and in order."""
         stored = [message.id async for message in self._store.iter(self._name)]
         assert len(stored) == len(set(stored))
         assert set(self._acknowledged) <= set(stored)

@@ -100,8 +100,8 @@ async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face:
 
 
 def test_an_event_loop_leaves_no_socket_open(own_server: Start, tmp_path: Path) -> None:
-    """After a subscription and cancelled calls, one on its way and one that connects. In TLS, the end of a connection
-    takes a round trip, for which redis-py does not wait after a cancellation; so another call follows."""
+    """A subscription ends and two calls are cancelled: one waits for its reply, the other connects. In TLS, closing a
+    connection takes a round trip, for which redis-py does not wait after a cancellation, so another call follows."""
     secured = Secured(own_server, tmp_path, "no")
 
     async def run() -> None:

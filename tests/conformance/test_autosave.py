@@ -1,4 +1,4 @@
-"""Histories that save and follow by themselves, over every backend."""
+"""Histories that save and follow automatically, on every backend."""
 
 import asyncio
 import contextlib

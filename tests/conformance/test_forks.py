@@ -379,7 +379,7 @@ def _executed(store: Any, op: Any) -> Any:
 async def test_a_late_copy_of_a_call_to_a_former_conversation_changes_no_copy(
     store: Any, tmp_path: Path, made: str
 ) -> None:
-    """What the journal of the former conversation says counts for the new one of its id."""
+    """The journal of a deleted conversation also applies to a new conversation with its id."""
     await _talk(store)
     await _talk(store, "xyz", "d")
     await exported(store, tmp_path / "file", conversation_ids=["d"])

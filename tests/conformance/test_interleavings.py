@@ -21,7 +21,7 @@ from tests.conftest import Servers
 from tests.support.turns import Run, every_order
 
 SECRET = "swordfish"
-#: What removes the secret for good. A fork that was not there when one of these returned must not have it later.
+#: Calls that remove the secret permanently. A fork that appears after their return must not contain it.
 REMOVALS: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
     "erase": lambda store: store.erase("c", ["m1"]),
     "erase_user": lambda store: store.erase_user("ann"),
@@ -149,7 +149,7 @@ async def _check(world: World, run: Run, acting: dict[str, Any], kill: str = "",
         removed = actor in run.outcomes and actor in REMOVALS and not isinstance(run.outcomes[actor], Exception)
         if removed and SECRET not in str(await _content(reader, "f")):
             revived_if_later.append(actor)
-            # Nor is it in a draft, of a fork that goes on or was killed.
+            # The drafts of running and killed forks must not contain it either.
             assert not world.drafts(), (run.order, "a draft has it")
 
     await look("")
@@ -230,7 +230,7 @@ async def test_every_order_of_three_in_memory(others: tuple[str, ...]) -> None:
     "removal", [pytest.param(one, marks=pytest.mark.full if one == "erase" else ()) for one in REMOVALS]
 )
 async def test_a_fork_is_killed_at_every_step(removal: str) -> None:
-    """What it leaves is gone when the removal returns."""
+    """The remains of the fork are gone when the removal returns."""
     orders = await _explore("fork", (removal,), kill="fork")
     assert sum("kill" in order for order in orders) > 10
 
@@ -276,7 +276,7 @@ async def test_a_fork_is_killed_on_servers(server_of: Servers, namespace: str, k
 
 
 class Planned(Run):
-    """A run that lets the actors take steps as planned, without those who have ended, and then the others."""
+    """A run in which the actors take their planned steps, except those that have ended, and then all other steps."""
 
     def __init__(self, plan: list[str]) -> None:
         super().__init__([])

@@ -20,7 +20,7 @@ SERVERS = pytest.mark.backends("plain", "redis", "valkey", "cluster")
 
 
 async def lived(store: Any, count: int = COUNT, name: str = "c") -> list[str]:
-    """Compact a conversation so many times: s3 replaces s2 and m3. Returns the ids of all messages in their order."""
+    """Compact a conversation `count` times: s3 replaces s2 and m3. Returns the ids of all messages in order."""
     order = []
     for number in range(count):
         await store.append(name, user(f"text {number}", id=f"m{number}"))
@@ -95,7 +95,7 @@ async def test_an_erasure_takes_all_summaries_of_a_long_life_that_may_quote(stor
 @pytest.mark.proves("erase")
 @pytest.mark.parametrize("number", [1, 2])
 async def test_an_erasure_that_is_killed_is_made_for_all_readers(stores: Any, number: int) -> None:
-    """What it must still remove is no message any more for anybody, and whoever comes next can go on."""
+    """Messages that it must still remove are already invisible to all readers, and the next caller can continue."""
     store, other = stores(), stores()
     order = await lived(store)
     with killed_before(store, "scrub", number):

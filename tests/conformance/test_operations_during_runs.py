@@ -1,4 +1,4 @@
-"""What others may do to a conversation during a run, and what an early end leaves of it."""
+"""Operations of other callers during a run, and the remains of a run that ended early."""
 
 import contextlib
 from collections.abc import Callable
@@ -91,7 +91,7 @@ async def test_each_operation_during_a_run(stores: Any, name: str) -> None:
             assert await other.get("c") == []
             return
         assert (await other.get_run("c")).run_id == run.run_id
-        assert await other.get_run("d") is None  # a fork has no run
+        assert await other.get_run("d") is None  # the run stays with the original
         await run.append(user("five", id="z"))
         assert [message.id for message in await other.get("c")] == [*left, "z"]
         with pytest.raises(errors.RunBusyError):

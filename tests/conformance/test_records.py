@@ -53,7 +53,7 @@ async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
 
 @pytest.mark.smoke
 async def test_totals_are_the_sizes_of_the_messages(store: Any) -> None:
-    """Of all kinds of parts, whatever changes them."""
+    """The totals stay exact for all kinds of parts and after every kind of change."""
     shot = base64.b64encode(os.urandom(200_000)).decode()
     item = UnknownPart({"type": "mcp_call", "id": "m", "output": "Row 1 was paid. " * 5_000, "signature": shot})
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": shot}}

@@ -782,7 +782,7 @@ async def test_a_waiter_that_was_passed_over_keeps_its_place(stores: Any) -> Non
 @pytest.mark.smoke
 @pytest.mark.parametrize("how", ["completed", "failed", "stopped"])
 async def test_the_end_of_a_run_ends_the_replies_that_its_block_left(stores: Any, how: str) -> None:
-    """Of a task or thread that goes on, for example. Nobody waits until the lease of its writer expires."""
+    """A task or thread may outlive the block, for example. Readers do not wait for the end of its writer's lease."""
     store, other = stores(), stores()
     with contextlib.suppress(ZeroDivisionError, errors.RunStopped):
         async with store.run("c") as run:

@@ -341,7 +341,7 @@ class Writer:
             self._erase_these(LIVED, [self._random.choice(every)])
 
     def _fork_removed(self) -> None:
-        """What a removal has taken does not come back by a fork under way, which stands still meanwhile."""
+        """Check that removed content does not return through a fork that was paused during the removal."""
         if self._settings.asynchronous:
             return
         name, new, owner = (f"{MAYFLY} {self._word()}" for _ in range(3))

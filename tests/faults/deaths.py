@@ -1,4 +1,4 @@
-"""A process that dies with leases of all kinds, and one that reads them through a network that loses replies."""
+"""A process that dies with leases of all kinds, and a process that reads them while the network loses replies."""
 
 import threading
 import time

@@ -31,7 +31,7 @@ from tests.faults.recording import Call, Final, Recorded, Seen, form
 from tests.support.servers import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
-#: On a busy machine a run lasts longer, until so many calls are acknowledged.
+#: The minimum number of acknowledged calls; on a busy machine, a run takes longer to reach it.
 ENOUGH = 300
 
 
@@ -233,7 +233,7 @@ class Episode:
         self._check_deaths()
 
     def _check_deaths(self) -> None:
-        """What a killed process held ends in time, also for readers that lose replies."""
+        """Check that leases of a killed process end in time, also for readers that lose replies."""
         folder, url = str(self._folder), self._deployment.direct
         doomed, mourner = (
             Client(role, Settings(folder, url, name, self._seed), self._package)
@@ -391,7 +391,7 @@ class Episode:
             drafts = re.compile(rb":d:|:%b[^:]*:a:" % MAYFLY.encode())
             return [(key, its) for key, its in left if its != -2 and not 0 <= its <= soon and not drafts.search(key)]
 
-        # A registry that a lasting conversation shared keeps the name of one that expires until a listing reads it.
+        # A registry with other entries keeps the name of an expired conversation until a listing reads it.
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not store.list_conversations(limit=1000) and not lasting(), "everything to be gone", 15)
         if left := lasting():

@@ -1,4 +1,4 @@
-"""What all adapters do: they refuse a wrong kind of store when they are made, and take what has no form in JSON."""
+"""Rules of all adapters: the constructor rejects the wrong kind of store, and values without a JSON form are stored."""
 
 import asyncio
 import inspect
@@ -133,7 +133,7 @@ async def test_a_closed_store_is_refused(name: str, server: Any, namespace: str)
 
 @pytest.mark.parametrize("name", [name for name in CALLS if ADAPTERS.get(name, ("", ()))[1] == {SYNC, ASYNC}])
 def test_a_synchronous_store_works_in_many_event_loops(name: str, store: HistoryStore) -> None:
-    """Such as those of `asyncio.run` in the threads of a web server."""
+    """The threads of a web server, for example, each call `asyncio.run`."""
     _, call = CALLS[name]
 
     async def run() -> None:

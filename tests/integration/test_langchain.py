@@ -313,7 +313,7 @@ def test_wrong_arguments_are_refused(store: Any) -> None:
 
 
 class Unknown:
-    """An object that JSON has no form for."""
+    """An object without a JSON form."""
 
 
 def test_objects_in_an_artifact_become_json_or_are_left_out(store: Any) -> None:

@@ -239,7 +239,7 @@ async def test_what_another_middleware_redacts_is_stored_redacted(
     "change", ["none", "another writer", "edited", "compacted", "all compacted", "deleted", "cleared"]
 )
 def test_with_a_checkpointer_the_prompt_is_what_is_stored(store: HistoryStore, change: str, options: Any) -> None:
-    """The stored messages in their order, then the new one. What is no longer stored does not come back."""
+    """The stored messages come in order, then the new one. Messages that are no longer stored do not return."""
     model = GenericFakeChatModel(messages=iter([AIMessage(f"a{number}") for number in range(9)]))
     middleware = ConversationMiddleware(store, **options)
     agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())

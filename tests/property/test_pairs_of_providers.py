@@ -76,7 +76,7 @@ def test_selectors_and_limits_keep_pairs_whole(form: str, data: st.DataObject) -
     history = History(said)
     bounded = History(max_length=count), History(max_tokens=10 * count)
     for one in bounded:
-        one.restore(said)  # at once: a result that comes after its call has left is alone
+        one.restore(said)  # all in one call: a result that follows the removal of its call would be unpaired
     shown = {
         "recent": history.recent(count),
         "range": history.range(count + 1, data.draw(st.integers(0, count))),

@@ -80,8 +80,9 @@ class RealCluster:
         return node
 
     def wait_until_joined(self) -> None:
-        """Wait until all nodes know each other and agree on the owners of all slots. Only primaries are told of a slot
-        that has moved: a replica that takes over before it hears of that claims the slot, whose keys it lacks."""
+        """Wait until all nodes know each other and agree on the owners of all slots. A moved slot
+        is announced only to primaries. A replica that takes over before it learns this claims the slot, whose keys it
+        lacks."""
 
         def joined() -> bool:
             if not all(self._sees_all(node) for node in self.nodes):
@@ -141,7 +142,7 @@ class RealCluster:
     def move_keys(
         self, slot: int, source: RealServer, target: RealServer, count: int = 100, pause: float = 0.0
     ) -> None:
-        """Move all keys of a slot, in batches, with so many seconds between them."""
+        """Move all keys of a slot in batches, with a pause between them."""
         with source.client() as client:
             while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count):
                 client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)

@@ -1,6 +1,6 @@
 """Conversations with each kind of item that providers send, for tests of what operations do to them.
 
-Each has the turn of a user before the item and two after it. `SECRET` is in the text of its result, if it has one.
+Each has one user turn before the item and two after it. If the item has a result, its text contains `SECRET`.
 """
 
 import base64

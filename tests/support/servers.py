@@ -65,7 +65,7 @@ class RealServer:
             argv += ["--port", str(self.port), "--bind", "127.0.0.1"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, env=self.environment)
-        # On a busy machine, reading the data of a long run takes a while. A process that ends fails at once.
+        # On a busy machine, reading the data of a long run takes a while. If the process ends, this fails immediately.
         wait_until(self._answers, f"the server to answer; its log: {self.folder / 'log'}", 60)
         return self
 

@@ -17,7 +17,7 @@ SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 #: Real transcripts, which are not part of the project.
 REAL = sorted(Path(folder).glob("*.json*")) if (folder := os.environ.get("REDIS_HISTORY_DATA")) else []
 FILES = [*SAMPLES, *REAL]
-_CONTENT = {"role", "text", "message"}  # a message has one of these keys
+_CONTENT = {"role", "text", "message"}  # every message has at least one of these keys
 
 
 def opened(path: Path) -> IO[bytes]:

@@ -1,6 +1,6 @@
 """Several actors take their steps in every order, one step at a time: a small model checker.
 
-An actor is a coroutine that uses a store of its own. It stops before each of its steps: an operation of the backend, or
+An actor is a coroutine with a separate store. It stops before each of its steps: an operation of the backend, or
 a call to the server. A run lets one actor after the other take a step, as its schedule says. `every_order` runs all
 schedules: each run repeats the choices of the one before, up to the last that can still be made otherwise.
 """

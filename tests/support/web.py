@@ -72,7 +72,7 @@ class _Here(uvicorn.Server):
 
 
 class _Errors(logging.Handler):
-    """What the server logs as errors: an application that breaks the rules of ASGI."""
+    """The errors that the server logs when an application breaks the rules of ASGI."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

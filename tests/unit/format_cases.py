@@ -84,7 +84,7 @@ def _content(part: Any) -> tuple[Any, ...]:
             return ("unknown", _value(part.data))
     reference = part.reference
     if part.modality == "audio" and reference is not None and reference.startswith("data:"):
-        reference = reference.partition(",")[2]  # Mistral's inline audio has no type
+        reference = reference.partition(",")[2]  # Mistral sends inline audio without a type
     return ("file", part.modality or "document", reference, part.name)
 
 

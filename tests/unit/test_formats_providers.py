@@ -162,7 +162,7 @@ N = 2**70
 
 
 def holding(name: str, value: Any) -> list[Any]:
-    """Messages of a provider with a value at each place that takes any."""
+    """Return messages of a provider with `value` at each place that accepts any value."""
     own = {"own": value}
     if name == "anthropic":
         return [

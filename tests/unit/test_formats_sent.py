@@ -1,4 +1,4 @@
-"""What is sent is valid: objects of SDKs, their own keys, base64, blank texts, masks, redactions and denied calls."""
+"""Requests are valid: objects of SDKs and their keys, base64, blank texts, masks, redactions and denied calls."""
 
 import base64
 import json
@@ -175,7 +175,7 @@ def test_every_provider_gets_standard_base64_of_gemini(format_, data):
     if format_.name != "gemini":
         assert sent.count(STANDARD) == (1 if format_.name == "openai_chat" else 2)
         assert SAFE.rstrip("=") not in sent
-    if format_.name == "openai_chat":  # whose results have no images
+    if format_.name == "openai_chat":  # results cannot contain images in this format
         assert "File: image" in sent
 
 
@@ -537,7 +537,7 @@ def redacted(part: Any) -> Any:
 
 @every_format
 def test_an_edited_part_does_not_bring_back_the_original(format_):
-    """Neither in a request nor in the store."""
+    """The original text is in neither the request nor the store."""
     messages = FORMAT[format_.name].restored(QUOTING[format_.name])
     with HistoryStore("memory://") as store:
         store.append_many("c", messages)

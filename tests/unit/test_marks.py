@@ -1,4 +1,4 @@
-"""What the items of providers open and answer, for every item that their SDKs know."""
+"""The calls that the items of providers open and answer, for every item of their SDKs."""
 
 import json
 from typing import Any, get_args, get_type_hints
@@ -33,7 +33,7 @@ def read(form: str, *items: Any) -> list[Message]:
 
 
 def pairs(form: str, *items: Any) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """What each part of these items answers and opens."""
+    """Return the ids that each part of these items answers, and the ids that it opens."""
     parts = [part for message in read(form, *items) for part in message.parts]
     return [pairing(part)[:2] for part in parts]
 
@@ -46,7 +46,7 @@ def types_of_items() -> dict[str, Any]:
 
 
 def test_every_item_of_the_responses_api_is_paired() -> None:
-    """Of each version of the SDK: an item with the id of a call opens it, or answers it if there is such a call."""
+    """An item with the id of a call opens the call, or answers an open call, in every version of the SDK."""
     known = types_of_items()
     assert ANSWERS.keys() | set(ANSWERS.values()) <= known.keys()
     for kind, fields in known.items():
@@ -209,7 +209,7 @@ USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
     ],
 )  # fmt: skip
 def test_reasoning_goes_with_its_item(content: list[Any], kept: list[str]) -> None:
-    """`t1` has no result."""
+    """The call `t1` stays without a result."""
     results = [{"type": "tool_result", "tool_use_id": "t2", "content": "y"}] if USE | {"id": "t2"} in content else []
     items = [
         {"role": "user", "content": "q"},

@@ -27,7 +27,8 @@ def test_unknown_names_are_errors() -> None:
 
 
 def test_no_module_hides_a_name() -> None:
-    """A package that exports a function `reasoning` may have no module of this name: its import would replace it."""
+    """A package that exports a function `reasoning` must not contain a module `reasoning`: importing the module would
+    replace the function."""
     program = """
 import pkgutil, types, importlib, redis_history
 for module in pkgutil.walk_packages(redis_history.__path__, "redis_history."):

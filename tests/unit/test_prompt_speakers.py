@@ -1,4 +1,4 @@
-"""Who speaks in a prompt: no text imitates another speaker."""
+"""Speakers in prompts: no text can imitate another speaker."""
 
 import re
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ def test_the_search_for_calls_finds_them() -> None:
 
 
 def test_every_unpack_has_a_stated_bound() -> None:
-    """Of how many values, at the end of its line. What has no bound goes through `in_slices`."""
+    """A comment at the end of the line states the maximum number of values. Unbounded lists go through `in_slices`."""
     assert len(SCRIPT_FILES) >= len(SCRIPTS) > 20
     unbounded, bounds = [], []
     for path in SCRIPT_FILES:

@@ -1,4 +1,4 @@
-"""What of the values of providers counts as text, as an image, or not at all."""
+"""Sizes of provider values, which count as text, as images, or not at all."""
 
 import base64
 import json

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.full]
 #: Words of an answer, of which the example writes ten a second.
 WORDS = [f"word{number}" for number in range(40)]
 ANSWER = "".join(f"{word} " for word in WORDS)
-#: Asks, or connects if there is no text, connects again after errors, and asks again for an interrupted answer.
+#: Sends the text, or connects if it is empty. Reconnects after errors, and regenerates an interrupted answer.
 AG_UI = """
 import { setTimeout } from "node:timers/promises";
 import { HttpAgent, runHttpRequest, transformHttpEventStream } from "@ag-ui/client";
@@ -71,7 +71,7 @@ const messages = agent.messages.map(({ role, content }) => [role, content]);
 console.log(JSON.stringify({ kinds, shown, messages }));
 """
 
-#: What a UI message carries, in all states of calls.
+#: A UI message with calls in all states.
 UI_MESSAGE: Any = {"id": "m", "role": "assistant", "metadata": {"model": "m1", "usage": {"in": 1}}, "parts": [
     {"type": "step-start"},
     {"type": "reasoning", "text": "Hm", "providerMetadata": {"p": {"signature": "s"}}, "state": "done"},

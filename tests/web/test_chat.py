@@ -173,7 +173,7 @@ async def test_regenerate_and_edit_in_a_fork_leave_the_conversation(serve: Any, 
 
 
 async def test_a_new_chat_and_its_forks_belong_to_the_user_who_began_it(serve: Any, store: AsyncHistoryStore) -> None:
-    """Two users begin a chat at the same moment; the chat belongs to one."""
+    """If two users begin a chat at the same moment, the chat belongs to only one user."""
     both = asyncio.Barrier(2)
 
     async def authorize(request: Any, conversation_id: str, action: str) -> bool:
@@ -417,7 +417,7 @@ async def test_a_repeated_result_is_answered_once(serve: Any, store: AsyncHistor
 async def test_a_response_to_a_request_for_approval(
     serve: Any, store: AsyncHistoryStore, response: dict[str, Any]
 ) -> None:
-    """What `addToolApprovalResponse` sends: nothing but the response is stored, and the agent is called again."""
+    """`addToolApprovalResponse` sends a response. Only the response is stored, and the agent is called again."""
     call = {"type": "tool-pay", "toolCallId": "c", "input": {"sum": 3}}
     request = {**call, "state": "approval-requested", "approval": {"id": "ap"}}
 

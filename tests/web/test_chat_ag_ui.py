@@ -132,7 +132,7 @@ async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: As
 
 
 async def test_messages_without_an_answer_do_not_block_a_chat(serve: Any, store: AsyncHistoryStore) -> None:
-    """A client sends them again with the next one, whoever has written or changed them."""
+    """A client sends them again with the next message, also those that another user wrote or changed."""
     names = ["ann", "ann", "bob", "bob"]
     fails = [True, True]
 

@@ -163,7 +163,7 @@ async def test_any_body(protocol: Any, full: bool) -> None:
 
 
 async def check_stored(store: AsyncHistoryStore) -> None:
-    """What is not the agent's is a message of the user, or the result of a tool in the browser."""
+    """Check that other messages than those of the agent come from the user or from a tool in the browser."""
     for record in await store.list_conversations():
         assert record.user_id == "ann", record
         for message in await store.get(record.conversation_id):

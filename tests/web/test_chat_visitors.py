@@ -1,4 +1,4 @@
-"""What a visitor can cause to be stored, and whose chat a visitor reaches: both protocols, two web processes."""
+"""Content that visitors can store, and chats that they can reach, in both protocols and with two web processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def ag(*messages: Any, **more: Any) -> dict[str, Any]:
 async def test_what_is_no_message_of_a_user_is_refused(
     serve: Any, store: AsyncHistoryStore, message: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    """A new chat that it would begin, and one that has the message already, stay as they are."""
+    """Neither a new chat nor an existing chat that already contains the message is changed."""
     client = await serve(speaker(store), client_tools=["other"], **owners(store))
     response = await client.post("", json={"id": CHAT, "messages": [message], **more})
     assert 400 <= response.status_code < 500, response.text
@@ -392,7 +392,7 @@ async def test_ag_ui_never_removes_a_complete_answer_unasked(serve: Any, store: 
 async def test_a_file_is_on_the_web_or_in_its_message(
     serve: Any, store: AsyncHistoryStore, protocol: str, url: str, status: int
 ) -> None:
-    """A page that shows it runs nothing, and an agent that opens it opens nothing of its own server."""
+    """A page that shows the URL runs no code, and an agent that opens it reads no file of its server."""
     client = await serve(speaker(store), protocol=protocol)
     body: dict[str, Any] = {"id": CHAT, "messages": [ui({"type": "file", "url": url, "mediaType": "image/png"})]}
     if protocol == "ag-ui":

@@ -183,7 +183,7 @@ async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
 
 @pytest.mark.proves("forged-session")
 async def test_who_cannot_sign_in(own_server: Callable[..., RealServer]) -> None:
-    """A page of another site that signs its visitor in under a name of its own; bodies that are no sign-in."""
+    """A page of another site cannot sign its visitor in under a name that it chooses. Invalid bodies are rejected."""
     url, port = own_server().url, free_port()
     right = {"name": "ann", "password": "correct horse"}
     form = {"Content-Type": "text/plain"}

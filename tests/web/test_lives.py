@@ -1,4 +1,4 @@
-"""An id that was deleted and is another user's the next time: nobody is shown what is of another life than the one that
+"""A deleted id can be reused by another user. Clients see content only from the life of the conversation that
 `authorize` was asked about."""
 
 import asyncio
@@ -60,7 +60,7 @@ async def write(store: Any, who: str, name: str, text: str) -> None:
 
 
 async def until_marked(store: Any, who: str, stream: Stream) -> list[tuple[str, str, str]]:
-    """What the stream of the list has sent up to a new conversation of this user."""
+    """Return the events in the stream of the list up to a new conversation of this user."""
     await write(store, who, f"{who}'s marker", "marker")
     found: list[tuple[str, str, str]] = []
     while (event := await stream.event()) is not None:

@@ -191,7 +191,7 @@ async def test_every_response_of_a_chat_has_the_headers(store: Any, caplog: Any)
     assert "the live view" not in caplog.text
 
 
-#: A page asks a chat, reads its messages, stops it, and reads and follows the live view. What it cannot read is null.
+#: A page that uses a chat, reads its messages, stops it, and reads and follows the live view. Failures are null.
 PAGE = """<!doctype html><title>A page elsewhere</title><script>
 async function ask(base, body) {
   const attempt = (work) => work().catch(() => null);

@@ -1,6 +1,6 @@
-"""The matrix of rights: each request with each action alone, with all but this one, with all and with none, on a
-conversation of one's own, of another user, that nobody has and that was deleted, with and without a signed-in user:
-6,424 answers."""
+"""The matrix of rights, with 6,424 responses. Each request is sent with each action alone, with all other actions, with
+all actions and without any. The conversation belongs to the client or to another user, is new or was deleted, and the
+client is signed in or not."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 ALL = frozenset(ACTIONS)
 ROLES = {frozenset(), ALL, *(frozenset({one}) for one in ACTIONS), *(ALL - {one} for one in ACTIONS)}
 Whose = Literal["own", "other", "new", "deleted"]
-#: What only readers of a conversation see of it.
+#: Content of a conversation that only its readers see.
 SECRETS = ("a secret", "its title")
 
 
@@ -92,7 +92,7 @@ READS = [
     Asked("GET", "/{c}/stream", {"read"}),
     Asked("POST", "/{c}/stop", {"stop"}),
 ]
-#: The result of a call in the browser, and the response to a request for approval. Nothing is open.
+#: The result of a call in the browser, and the response to a request for approval. No call or request is open.
 CALL = {"toolCallId": "k", "input": {}}
 RESULT = {"type": "tool-ask", "state": "output-available", "output": "red", **CALL}
 RESPONSE = {"type": "tool-pay", "state": "approval-responded", "approval": {"id": "ap", "approved": True}, **CALL}

@@ -226,7 +226,7 @@ async def test_wrong_options(store: Any) -> None:
 
 @pytest.mark.proves("named-errors")
 def test_in_a_second_event_loop_the_answer_names_the_loop(caplog: Any) -> None:
-    """As two `with TestClient(app)` of a test suite. The first one leaves no connection, because there is no server."""
+    """Two `with TestClient(app)` blocks in a test suite do this. Without a server, the first leaves no connection."""
     store = AsyncHistoryStore(f"redis://127.0.0.1:{free_port()}", retry=RetryPolicy(deadline=0.0))
     chat = ChatEndpoints(store, speaker(store), authorize=allow_all)
     view = LiveView(store, authorize=allow_all)

@@ -202,4 +202,4 @@ async def test_who_begins_a_conversation_owns_it(store: Any) -> None:
         too_large = await web.post(at("d", "messages"), json={"text": "hi", "id": "x" * 513})
         assert (too_large.status_code, await store.get_conversation("d")) == (400, None)
         await web.post(at("e", "messages"), json={"text": "hi", "role": "assistant"})
-        assert (await store.get_conversation("e")).user_id is None  # a service says so, of whoever it is
+        assert (await store.get_conversation("e")).user_id is None  # a service that sets the role claims no ownership
