@@ -187,8 +187,8 @@ class CapabilityError(RedisHistoryError):
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
-    """An asynchronous store or subscription is used in a second event loop, or without one of asyncio, such as under
-    trio. It belongs to the loop that used it first. Create a store for each loop, or share a HistoryStore between
+    """An asynchronous store or subscription is used in a second event loop, or without an asyncio loop, for example
+    under trio. It belongs to the loop that used it first. Create a store for each loop, or share a HistoryStore between
     threads."""
 
 
@@ -210,7 +210,7 @@ class OutcomeUnknownError(BackendUnavailableError):
     before you repeat another write, read the conversation.
 
     There was no reply before the deadline, or a retry reached the server more than a minute after the first attempt,
-    when the server no longer remembers that; then `forgotten` is True."""
+    when the server no longer remembers the first attempt; `forgotten` is then True."""
 
     def __init__(self, message: str, *, forgotten: bool = False) -> None:
         super().__init__(message)

@@ -24,7 +24,7 @@ class EmbeddedServer:
     the time to load the data.
 
     Any number of objects and processes of one user can share a folder. A share ends with close(), with the
-    object, or with its process, even if that is killed. A forked child has no share until it calls start().
+    object, or with its process, even if that is killed. A forked child does not have a share until it calls start().
     Thread-safe.
 
     Raises ConfigurationError for an invalid argument, EmbeddedServerError without a home folder.
@@ -50,7 +50,7 @@ class EmbeddedServer:
     def ensure(self) -> None:
         """Return when the server answers. Restarts it, with its data, if it was killed or crashed.
 
-        Raises EmbeddedServerError as start() does, but keeps the share; and if there is no share.
+        Raises EmbeddedServerError like start(), but keeps the share. Also raises it without a share.
         """
         with self._mutex:
             if not self._users.held:
@@ -145,9 +145,9 @@ def keep(path: str | os.PathLike[str] | None = None) -> bool:
 
 
 def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) -> bool:
-    """Let the server of this folder end with its last user; False if it was not kept running.
+    """Let the server of this folder end with its last user. Returns False if it was not kept running.
 
-    Waits at most `wait` seconds until the server has ended, if it has no users."""
+    Without users, waits at most `wait` seconds until the server has ended."""
     folder, deadline = DataFolder.at(path), time.monotonic() + wait
     if not folder.kept.exists():
         return False

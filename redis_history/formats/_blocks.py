@@ -1,7 +1,7 @@
 """Content blocks of any provider or framework: the files in them, and the content of tool results.
 
-A block with a form of its own is restored from a *template*: the block without its file, in the note of the part. So a
-file that was removed or replaced is nowhere else in the message.
+A block in a provider's form is restored from a *template*: the block without its file, in the note of the part. So a
+file that was removed or replaced does not remain elsewhere in the message.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def converted(content: Any, native: Collection[str], block_of: Callable[[Part], 
 
 
 def _is_native(block: Any, native: Collection[str]) -> bool:
-    """Whether a block has one of the types. Those of MCP and LangChain have names of Anthropic's and Mistral's, but
-    another form."""
+    """Whether a block has one of the types in its native form. MCP and LangChain use the same type names as Anthropic
+    and Mistral, but another form."""
     if not isinstance(block, Mapping) or block.get("type") not in native:
         return False
     kind = block["type"]

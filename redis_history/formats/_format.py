@@ -79,7 +79,7 @@ class Format:
             for message in messages:
                 for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
                     items = self.write_message(piece, shape, losses)
-                    plain = len(items) == 1 and _is_plain(items[0])  # as most, which have no further keys
+                    plain = len(items) == 1 and _is_plain(items[0])  # like most items, which contain no further keys
                     if shape != "original" and self.sdk_keys and not plain:
                         items = [item if _is_plain(item) else without(item, self.sdk_keys) for item in items]
                     if shape == "request":
@@ -102,7 +102,7 @@ class Format:
         return {key: value for key, value in item.items() if value is not None or key == "content"}
 
     def is_empty(self, item: _notes.Json) -> bool:
-        """Whether the API rejects a message because it has no content."""
+        """Whether the API rejects a message as empty."""
         return False
 
     def note(self, holder: model.Message | model.Part) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ class Format:
         return _notes.write_block(self.form, part, self.render, shape, not_null, free)
 
     def hinted(self, part: model.Part, rendered: _notes.Rendered, shape: _notes.Shape) -> _notes.Rendered:
-        """What was rendered for a part, or a text in the place of a file that cannot be sent."""
+        """The rendered block of a part, or a text instead of a file that cannot be sent."""
         block, lost = rendered
         if block is None and shape != "original" and isinstance(part, model.AttachmentPart):
             block = self.text(model.TextPart(file_hint(part)), shape)[0]

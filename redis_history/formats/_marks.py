@@ -1,7 +1,7 @@
-"""What the items of providers and frameworks open and answer, in the form that `redis_history.values.pairing` reads.
+"""Calls that items of providers and frameworks open or answer, in the form that `redis_history.values.pairing` reads.
 
-One function for all of them, because frameworks keep blocks of any provider. An item of a type that is not named here
-opens its `call_id`; an item whose type ends with `_output` or `_result` answers it.
+One function handles all formats, because frameworks keep blocks of any provider. An item of a type that is not listed
+here opens its `call_id`; an item whose type ends with `_output` or `_result` answers it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redis_history.values.pairing import PAIR
 
 Pair = dict[str, Any]
 
-#: The pairs of Gemini, which are keys of a part, and the id of one that has none. No name of a function has a "/".
+#: The pairs of Gemini, which are keys of a part, and their ids if the item lacks an id. Function names contain no "/".
 _GEMINI = {
     "executable_code": ("opens", "/code"),
     "code_execution_result": ("answers", "/code"),
@@ -30,12 +30,12 @@ _ANSWERS = {
     "function_approval_response": "id",
     "local_shell_call_output": "id",
 }
-#: A search of tools by the API itself has no id. It ends before the next one begins.
+#: The id of a tool search by the API itself, which comes without an id. It ends before the next search begins.
 _SEARCH = "/tool_search"
 
 
 def pair_of(block: Any) -> Pair:
-    """What a block opens or answers; {} for most blocks."""
+    """The call that a block opens or answers. {} for most blocks."""
     if not isinstance(block, Mapping):
         return {}
     kind = block.get("type")
@@ -83,7 +83,7 @@ def _first(block: Mapping[str, Any], *keys: str) -> str | None:
 
 
 def pair_in(part: Part) -> Pair:
-    """What `marked` wrote into a part."""
+    """The pair that `marked` wrote into a part."""
     holder = part.data if isinstance(part, UnknownPart) else getattr(part, "provider_meta", None)
     return dict(holder.get(PAIR, {})) if holder else {}
 

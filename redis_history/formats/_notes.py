@@ -231,7 +231,7 @@ def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
 
 
 def noted(part: _Holder, form: str, note: Json) -> _Holder:
-    """`part` with `note` merged into its note for `form`. What quotes the content counts for it only."""
+    """`part` with `note` merged into its note for `form`. Quotes of the content apply only to this content."""
     if not note:
         return part
     note, extra, quotes = dict(note), note.get("set", {}), {}

@@ -60,7 +60,7 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
 
 
 def _fit(given: list[Message], on_loss: OnLoss | None) -> list[Message]:
-    """The messages without what no request may have, each in pieces if it has results of its own calls."""
+    """The messages without parts that no request may contain. A message with results of its own calls is split."""
     pieces = [piece for message in given for piece in pieces_of(message, every=False)]
     messages = [message for message, _ in pieces]
     gone = unfit(messages, pairs_of(messages))
@@ -102,8 +102,8 @@ def has_own_results(message: Message) -> bool:
 
 
 def pieces_of(message: Message, *, every: bool) -> list[tuple[Message, int]]:
-    """A message as several ones, each with the place of its first part: results of its own calls are apart. `every`:
-    also those of tools that a provider ran itself."""
+    """Split a message so that results of its own calls are separate. Returns messages, each with the index of its first
+    part. `every`: also separate the results of tools that a provider ran itself."""
     borders = list(_borders(message, every=every)) if len(message.parts) > 1 else ()
     if not borders:
         return [(message, 0)]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 #: What SDKs parse for the caller: a second form of content that is in the message, too.
 PARSED: Final = frozenset(("parsed", "parsed_arguments", "parsed_output"))
-#: What streams and litellm add to blocks and calls.
+#: Keys that streams and litellm add to blocks and calls.
 ADDED: Final = frozenset(("index", "provider_specific_fields"))
 _VALUES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 Dropped = Callable[[str, Any], None]
@@ -65,8 +65,8 @@ Places = Mapping[str, frozenset[str]]
 
 
 def without(item: Any, places: Places, *, only: bool = False, dropped: Dropped | None = None) -> Any:
-    """`item` without these keys in these places; `only`: with no other keys there. A place may hold a list. What is
-    changed is copied. `dropped` is called with each key and its value."""
+    """`item` without these keys in these places. `only`: with these keys alone there. A place may hold a list. Changed
+    objects are copied. `dropped` is called with each key and its value."""
     for place, keys in places.items():
         if not place:
             item = _pruned(item, (), keys, only, dropped)

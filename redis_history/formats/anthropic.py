@@ -204,7 +204,7 @@ class _Anthropic(Format):
             case {"type": "text", "text": str(text)}:
                 return TextPart(text=text)
             case {"type": "thinking", "thinking": str(text)}:
-                # Only the provider that signed the reasoning accepts the signature, so the note names it.
+                # Other providers than the one behind the signature reject it, so the note names the provider.
                 meta = {self.form: {"type": "thinking"}}
                 return ReasoningPart(text=text, signature=text_or_none(block.get("signature")), provider_meta=meta)
             case {"type": "redacted_thinking", "data": str(data)}:
@@ -302,7 +302,7 @@ def _is_blank(block: Any) -> bool:
 
 
 def _is_content_of(kind: str, content: Any) -> bool:
-    """Whether a result of one of the provider's own tools can have this content: objects of its own types, such as
+    """Whether a result of a tool of the provider can have this content: objects of matching types, such as
     web_search_result in a web_search_tool_result."""
     if kind == "mcp_tool_result" and isinstance(content, str):
         return True

@@ -219,7 +219,7 @@ class _Gemini(Format):
                     return None
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
-                # Of parallel calls only the first is signed, for all of them: see values/reasoning_parts.py.
+                # The signature of the first parallel call covers all of them: see values/reasoning_parts.py.
                 signature = text_or_none(raw.get("thought_signature"))
                 note |= {} if signature is None else {"signature": signature}
                 return self.tool_use(id_, name, args or {}, note)
@@ -291,7 +291,7 @@ class _Gemini(Format):
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url, own = part.reference, self.is_own(part)
         mime, data = split_data_url(url if own or url is None else accepted_data_url(url))
-        # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
+        # Just one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
         if data is not None and not self.note(part).get("file"):
             if not own and not _is_base64(data):
                 return None, "inline content that is not base64"
@@ -370,7 +370,7 @@ def _is_base64(text: str) -> bool:
         raw = _decoded(text)
     except (binascii.Error, ValueError):
         return False
-    # The last letter may have bits that mean nothing; the types of the SDK reject them.
+    # The last letter may contain unused bits, which the types of the SDK reject.
     return base64.b64encode(raw[len(raw) // 3 * 3 :]).decode() in ("", standard_base64(text)[-4:])
 
 

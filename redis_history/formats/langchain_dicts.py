@@ -220,7 +220,7 @@ class _LangChain(Format):
 
 
 def _with_copies(content: Iterable[Part], calls: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts of a message with calls. A block of the provider for one of these calls stays or goes with it."""
+    """The parts of a message with calls. A provider block for a call is kept or removed with the call."""
     ids = {id_ for call in calls for id_ in pairing(call).opens}
     copies: set[str] = set()
     parts: list[Part] = []

@@ -9,8 +9,8 @@
 | `annotations` (citations) of a text | `provider_meta["openai_responses"]` |
 | items of the API's own tools (`web_search_call` …), unknown items, items without type and role | opaque parts |
 
-An assistant message ends before an item of another role, and before a second message item if there was no tool call.
-So parallel calls stay in one message, as other providers require.
+An assistant message ends before an item of another role, and before a second message item without a tool call
+between them. So parallel calls stay in one message, as other providers require.
 """
 
 from __future__ import annotations

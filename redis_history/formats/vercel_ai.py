@@ -2,7 +2,7 @@
 
 | UI message | `Message` |
 |---|---|
-| an `assistant` message | for each step (`step-start`): one message, and one of role `tool` for its results |
+| an `assistant` message | for each step (`step-start`): one message, and a `tool` message for its results |
 | `tool-NAME`, `dynamic-tool` | a tool_use part; with an output, also a tool_result part |
 | a call that the user denied | a tool_use part, and a tool_result part with `is_error` that says so, with the reason |
 | `source-url`, `data-NAME`, unknown parts | an opaque part |
@@ -79,7 +79,7 @@ def with_responses(message: model.Message, responses: Mapping[str, Json], decisi
 
 
 def denial(block: Mapping[str, Any]) -> str | None:
-    """What the model reads about a call that the user denied; None for other parts of a UI message."""
+    """The text that the model reads about a call that the user denied. None for other parts of a UI message."""
     approval = block.get("approval")
     response: Mapping[str, Any] = approval if isinstance(approval, Mapping) else {}
     refused = block.get("state") == "approval-responded" and response.get("approved") is False
@@ -128,7 +128,7 @@ class _VercelAI(Format):
             yield model.Message(id=name, role=kind, parts=tuple(content), provider_meta={self.form: its_note})
 
     def _read_part(self, block: Mapping[str, Any]) -> tuple[model.Part, model.Part | None]:
-        """The part for a block, and the result of its call, if it has one."""
+        """The part for a block, and the result of its call or None."""
         if not _is_call(block):
             return self.read(block), None
         call = model.ToolUsePart(id=block["toolCallId"], name=_tool_name(block), input=block.get("input"))
@@ -179,7 +179,7 @@ class _VercelAI(Format):
             of = self.note(message).get("of")
             if group:
                 answers = message.role in ("assistant", "tool")
-                # A message of a user is always one of its own: users may choose an id that another message has.
+                # User messages are never merged, because users may choose the id of another message.
                 same = answers and of is not None and of == self.note(group[0]).get("of")
                 answers = answers and group[0].role in ("assistant", "tool")
                 if not (same or (of is None and answers)):

@@ -77,13 +77,13 @@ def note_of_record(record: Conversation, key: str) -> dict[str, Any]:
 
 
 class Turns:
-    """Stores turns: what a framework hands over in one call, of any size.
+    """Stores turns: the messages that a framework passes in one call, of any size.
 
     A turn is one change if it has at most BATCH messages and MAX_BATCH_BYTES, else several. A message above the cap is
-    stored as `values.large.fitted` says; `on_loss` and a log line name what is left out. `whole`: as one message.
+    shortened by `values.large.fitted`; `on_loss` and a log line name the omitted content. `whole`: as one message.
 
     If a call fails after the first change, its error says how many messages are stored. The messages of many frameworks
-    have no ids, so the rest is remembered: a repetition of the call stores what is missing.
+    lack ids, so the rest is remembered, and a repetition of the call stores the missing messages.
     """
 
     def __init__(self, form: str, on_loss: OnLoss | None, *, whole: bool = False) -> None:
@@ -197,10 +197,11 @@ def with_content(stored: Message, new: Message) -> Message:
 
 
 async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Sequence[Message]], turns: Turns) -> None:
-    """Replace all messages by what `merge` makes of the stored ones, in this order. Messages that were stored keep
-    their times, unless a later one has an earlier time. A new one gets the time of the next one, if there is one.
+    """Replace all messages by the result of `merge` for the stored messages, in this order. Messages that were stored
+    keep their times, unless a later message has an earlier time. A new message gets the time of the next message, if
+    any.
 
-    What one change cannot hold is appended after it."""
+    Messages beyond the limits of one change are appended after it."""
     while True:
         record = await answer_of(store.get_conversation(key))
         new: list[Message] = []
@@ -228,8 +229,8 @@ def check_stores(store: object, async_store: object, who: str) -> None:
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a method of a HistoryStore in a thread. If this is cancelled, it ends when the call has ended, so that no
-    write lands later; the call is not repeated then, if the server is out of reach."""
+    """Call a method of a HistoryStore in a thread. After a cancellation, this waits for the end of the call, so that no
+    write lands later. The call is then not retried if the server is unreachable."""
     caller = Caller()
     call = asyncio.ensure_future(asyncio.to_thread(caller.run, function, *arguments, **options))
     try:

@@ -41,11 +41,11 @@ class ClaudeSessionStore(SessionStore):
     """The sessions of Claude agents, in `store`, so that they can be resumed on another machine. The caller closes the
     store.
 
-    What users, assistants and tools say becomes messages like those of other frameworks, which can be searched, shown
-    and compacted; the title of a session is that of its conversation. Other entries are kept as opaque parts. `load`
-    returns what was appended, also after a compaction. `on_loss` is called with each `Loss`: content that is too large
-    to store, which is also logged. Its conversations have the project as `agent_name`, those of
-    subagents the project and the session, and `user_id` as their owner.
+    Entries of users, assistants and tools become messages like those of other frameworks, which can be searched, shown
+    and compacted. The title of a session becomes the title of its conversation. Other entries are kept as opaque parts.
+    `load` returns all appended entries, also after a compaction. `on_loss` is called with each `Loss`: content that is
+    too large to store, which is also logged. Conversations have the project as `agent_name` (those of subagents the
+    project and the session) and `user_id` as their owner.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ClaudeSessionStore(SessionStore):
         self._turns = _extras.Turns(_FORM, on_loss)
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Append entries, each `uuid` once. Up to 500 entries and 4 MB are one change. Of an entry that is larger than
-        a message may be, only what is too large is left out."""
+        """Append entries, each `uuid` once. Up to 500 entries and 4 MB are one change. If an entry exceeds the maximum
+        size of a message, its oversized content is left out."""
         record = self._record(key)
         messages: dict[str, Message] = {}
         time: Any = None

@@ -43,10 +43,10 @@ _KEY = "adk"  # of metadata and of provider_meta
 
 class AdkSessionService(BaseSessionService):
     """The sessions of ADK applications, in `store`. The caller closes the store. A HistoryStore is used in threads, so
-    that `runner.run` works, whose turns each have an event loop of their own.
+    that `runner.run` works, which uses a new event loop for each turn.
 
-    The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
-    state of the session up to a certain event; the changes by later events are applied when the session is read. So an
+    The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata contain
+    the state of the session up to a certain event. Changes by later events are applied when the session is read, so an
     event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
     in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
     `on_loss` is called with each `Loss`: content that is too large to store, which is also logged.
@@ -100,7 +100,7 @@ class AdkSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of the application, or of one of its users, without events, by the time of their last event."""
+        """The sessions of the application, or of a single user, without events, in the order of their last events."""
         found = await _extras.all_conversations(self._store, agent_name=app_name, user_id=user_id)
         shared: dict[str, dict[str, Any]] = {}
         sessions = [

@@ -76,10 +76,10 @@ class LangChainHistory(BaseChatMessageHistory):
     the dumps of LangChain. Raises InvalidMessageError for other values.
 
     The id of a LangChain message is its id in the store, as in the state of a LangGraph graph: a message that is added
-    again is stored once, one with other content replaces the message of its id, and a `RemoveMessage` removes it. So
-    the messages of a state can be added after every step, and only what is new or changed is written. A message without
-    an id is always added; all messages that are read have one. Tool results that another framework stored in one
-    message are several messages here; each is changed and removed alone, and the others keep their ids.
+    again is stored once, a message with other content replaces the stored message, and a `RemoveMessage` removes it. So
+    the messages of a state can be added after every step, and only new and changed messages are written. A message
+    without an id is always added; all messages that are read have ids. Tool results that another framework stored in a
+    single message are several messages here. Each can be changed or removed alone, and the others keep their ids.
 
     Raises InvalidConversationIdError, and StoreTypeError without a store or for another kind of store.
     """
@@ -155,13 +155,13 @@ class LangChainHistory(BaseChatMessageHistory):
 
 
 def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) -> BaseCallbackHandler:
-    """A callback that stores what a model streams as it comes, with `store.stream`. A `LangChainHistory` or
+    """A callback that stores the output of a model while it is streamed, with `store.stream`. A `LangChainHistory` or
     `ConversationMiddleware` then stores the whole message in its place.
 
     Pass it in `callbacks` of the agent's model, as `ChatOpenAI(model, callbacks=[live_replies(store, id)])`. In the
-    config of a call it would also store what models of tools and of other middleware stream. With an AsyncHistoryStore,
-    use the asynchronous methods of the model or agent. A model that is asked for a whole answer writes no live reply.
-    Errors of the store are logged by LangChain; the model goes on. Raises InvalidConversationIdError.
+    config of a call it would also store the output of models in tools and in other middleware. With an
+    AsyncHistoryStore, use the asynchronous methods of the model or agent. A model that does not stream writes no live
+    reply. LangChain logs errors of the store, and the model continues. Raises InvalidConversationIdError.
     """
     check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
     _extras.checked_id(conversation_id)
@@ -418,7 +418,7 @@ def _with_json(message: BaseMessage, losses: Losses) -> BaseMessage:
 
 
 def _json_of(value: Any, name: str, message_id: str, losses: Losses) -> Any:
-    """`value` itself if a message can hold it, else its JSON form; _GONE if it has none."""
+    """`value` itself if a message can hold it, else its JSON form; _GONE for values without a JSON form."""
     if type(value) in (str, int, float, bool, bytes, type(None)) or (type(value) is datetime and value.tzinfo):
         return value
     try:

@@ -152,7 +152,7 @@ def _unsaved(state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
 
 
 def _behind(messages: Sequence[BaseMessage], ids: set[str | None]) -> int:
-    """The index behind the last message with one of these ids; 0 if there is none."""
+    """The index after the last message whose id is in `ids`; 0 without such a message."""
     return max((at for at, message in enumerate(messages, 1) if message.id in ids), default=0)
 
 

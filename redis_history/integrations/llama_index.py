@@ -191,7 +191,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return await asyncio.to_thread(_delete, self._store, key, idx, self._on_loss)
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
-        """Delete the messages of this status. None deletes the conversation."""
+        """Delete the messages with this status. `status=None` deletes the conversation."""
         if status is None:
             await asyncio.to_thread(self._store.delete_conversation, key)
         elif found := [one.id for one in await asyncio.to_thread(self._store.get, key) if _status(one) == status]:
@@ -276,8 +276,8 @@ def _set(
 def _delete(
     store: HistoryStore, key: str, idx: int, on_loss: OnLoss | None, *, limit: int | None = None
 ) -> ChatMessage | None:
-    """Remove and return one of the messages; None if there is no such message. Of a stored message that is several
-    messages here, only its part is removed."""
+    """Remove and return a message; None if there is no such message. If a stored message appears as several messages
+    here, only the matching part is removed."""
     while True:
         record = store.get_conversation(key)
         found = [(one, _to_llama_index(one, lambda loss: None)) for one in _extras.ended(store.get(key, limit=limit))]

@@ -64,12 +64,13 @@ def mcp_server(
     everything: bool = False,
     append_as: str | None = None,
 ) -> MCPServer[Any]:
-    """An MCP server with the tools `list_conversations`, `read_conversation` and `search_conversations`, and a resource
-    for each conversation, whose changes a client can listen to.
+    """Return an MCP server with the tools `list_conversations`, `read_conversation` and `search_conversations`, and a
+    resource for each conversation, whose changes a client can subscribe to.
 
     Give exactly one scope: `conversation_ids`, or `user_id` for the conversations of one user, or `everything=True` for
-    the whole namespace. `append_as` adds the tool `append_message`; its messages have the role `assistant` and this
-    participant. The caller closes the store. Run the server with `run()` (stdio) or mount its `streamable_http_app()`.
+    the whole namespace. `append_as` adds the tool `append_message`, which writes messages with the role `assistant`
+    and this participant. The caller closes the store. Run the server with `run()` (stdio) or mount its
+    `streamable_http_app()`.
 
     Raises ConfigurationError unless there is exactly one scope.
     """
@@ -109,7 +110,7 @@ def mcp_server(
         found = await _answered(scope.search(query, conversation_id, min(max(limit, 1), MOST)))
         return _lines({"conversation_id": hit.conversation_id, **_message(hit.message)} for hit in found)
 
-    # An id is no path: it may contain what would be one.
+    # Ids are not paths, and may contain slashes and dots.
     @server.resource(_RESOURCE + "{conversation_id}", mime_type="text/plain", security=_ANY)
     async def conversation(conversation_id: str) -> str:
         """The newest messages of a conversation, oldest first."""
@@ -196,7 +197,7 @@ class _Scope:
         return True
 
     async def concerns(self, conversation_id: str) -> bool:
-        """Whether a client may hear of a change: also of the one that took a conversation out of the scope."""
+        """Whether a client may be notified of a change, including a change that moves a conversation out of scope."""
         if allowed := await self.allows(conversation_id):
             return allowed
         known = conversation_id in self._shown

@@ -68,8 +68,8 @@ class AgentsSession(Session):
     async def get_items(
         self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
     ) -> list[TResponseInputItem]:
-        """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
-        A live reply is left out until it ends.
+        """The newest `limit` items, oldest first. None uses the limit of `session_settings`, or returns all items. A
+        live reply is left out until it ends.
 
         The API rejects an output without its call, and a call without the reasoning before it. So items whose call or
         reasoning is not among the newest `limit` are left out.

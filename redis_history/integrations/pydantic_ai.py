@@ -378,7 +378,7 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
 
 
 def _present(part: Part) -> Any:
-    """The item of a user's prompt for its part; None for one that Pydantic AI cannot have."""
+    """The item of a user's prompt for its part; None if Pydantic AI has no such item."""
     if isinstance(part, AttachmentPart):
         return from_template(_FORM, part) or _file(part)
     item = note_of(part, _FORM).get("item")

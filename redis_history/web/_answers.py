@@ -1,7 +1,7 @@
 """The answer of a run as it is written, for protocols that stream it to a browser.
 
-There is no second storage: an answer is what the conversation has, the live reply included, and the run says when it is
-complete. So it can be followed from its start at any time, by any number of readers, in any process.
+Answers are not stored separately. An answer consists of messages of the conversation, including the live reply, and the
+run states when it is complete. So any number of readers in any process can follow it from its start at any time.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def follow_answer(
         while True:
             while event is not None and not follower.done:
                 await follower.apply(event)
-                # Only after all of them, the subscription says which run has written the last ones.
+                # The subscription reports which run wrote the last events only after all of them.
                 event = await changes.get(heartbeat if changes.is_behind else _NO_TIME)
             yield follower.answer
             if follower.done:

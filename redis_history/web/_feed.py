@@ -14,14 +14,14 @@ from redis_history.web._http import Refused
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds in which an event loop runs what is ready, unless it has too much to do; the longest pause of a feed then.
+#: Seconds in which an event loop runs all ready tasks unless it is overloaded, and the longest pause of a feed then.
 _LAG: Final = 0.01
 _LONGEST_PAUSE: Final = 0.25
 
 
 class Feed:
-    """The events are encoded once, and kept until the last reader leaves, so that each reader may begin at their start.
-    A reader is only an index."""
+    """Encodes events once, and keeps them until the last reader leaves, so that each reader may begin with the first
+    event. A reader is only an index."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self.readers = 0
@@ -31,7 +31,8 @@ class Feed:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing follows. What it has may have been removed since, so it is not for new readers."""
+        """Whether no more events follow. New readers must not use it, because its content may have been removed
+        since."""
         return self.is_cut or self._ring.closed
 
     async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
@@ -99,7 +100,7 @@ class Reader:
                     if loop.time() >= due:
                         await self._ask_again()
                         due = loop.time() + self._interval
-                except Exception as error:  # noqa: BLE001 -- whatever it is, the client reconnects, and is told then
+                except Exception as error:  # noqa: BLE001 -- the client reconnects, and then receives the error
                     self._is_refused = True
                     if not isinstance(error, Refused):
                         _logger.warning("the stream of an answer ends, because its right is unknown: %s", error)

@@ -35,7 +35,7 @@ _KEPT: Final = 262_144
 _PACE: Final = 0.25
 #: How many conversations of the list are read together.
 _AT_ONCE: Final = 20
-#: Conversations whose rights a reader of the list asks for at its beginning, in order to be told of their end.
+#: Conversations whose rights a reader of the list requests at its start, so that it is notified when they end.
 _LEARNED: Final = 50
 
 
@@ -236,7 +236,7 @@ class ListWatch(_Watch):
                 await ring.wait()
 
     async def _seen(self, entry: Entry, rights: ReadRights) -> bytes:
-        """What a reader gets of an event."""
+        """The data that a reader receives for an event."""
         if entry.life and await rights.allow(entry.conversation_id, entry.life):
             return entry.data
         return _gone(entry.conversation_id) if rights.lost(entry.conversation_id) else b""
@@ -262,7 +262,7 @@ class ListWatch(_Watch):
                 if record is not None and not isinstance(event, events.ConversationDeleted):
                     life = event.cursor.epoch
                     if life != snapshot.cursor.epoch:
-                        continue  # it was deleted and created again meanwhile, and the event of this comes
+                        continue  # it was deleted and created again, and the event of the new one follows
                     fields = conversation_shape(record)
                     for left_out in ("id", "metadata", "metadata_cut"):
                         fields.pop(left_out, None)

@@ -15,7 +15,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.values._validation import check_names, refuse
 from redis_history.web._http import Refused
 
-#: A name or an address, in brackets if it is one of IPv6, and a port: nothing before, between or behind them.
+#: A name or an address (IPv6 in brackets) and an optional port, without other characters.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@?#\\]+)(:[0-9]{1,5})?")
 #: What `hosts` may have: a name, all names below one, or all names.
 _NAME: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
@@ -30,7 +30,7 @@ _PREFLIGHT_LASTS: Final = "600"
 
 
 def is_known_host(host: str, names: Collection[str], *, local: bool = False) -> bool:
-    """Whether a Host header has an IP address or one of `names`; or with `local`, any name without a dot.
+    """Whether a Host header has an IP address, a name in `names`, or with `local`, any name without a dot.
 
     In DNS rebinding, a page of `evil.example` makes this name lead to the server, and may then read from it like a page
     of the server itself. An IP address cannot be rebound, and nobody outside has a name without a dot.
@@ -116,7 +116,7 @@ class Callers:
         }
 
     def is_named(self, request: Request) -> bool:
-        """Whether a page of one of `origins` sent this request."""
+        """Whether a page of an origin in `origins` sent this request."""
         return request.headers.get("origin") in self._origins
 
 

@@ -21,13 +21,13 @@ _SMALL: Final = 64_000
 class ChatLimits(Struct, frozen=True, kw_only=True):
     """Limits of `ChatEndpoints`. Sizes are in bytes, times in seconds; numbers count for one process.
 
-    `body`: a request (else status 413). `bodies`: requests that are being received or read, together (503); those of
-    up to 64 kB do not count, so that typed messages get through. `messages`: what a response has of the stored
-    messages, and what a request reads of them; the newest ones that fit. `streams`: open streams (503),
-    `streams_per_user`: of one signed-in user (429). `answers`: that are being written or wait for their turn (503),
-    `answers_per_user`: for one signed-in user (429). `reauthorize`: the interval in which a stream asks `authorize`
-    again. `patience`: ends a stream whose client accepts no data for this time, and a request whose client sends none
-    (408).
+    `body`: the size of a request (else status 413). `bodies`: the total size of requests that are being received or
+    read (503); requests of up to 64 kB do not count, so that typed messages are accepted. `messages`: the size of the
+    stored messages that a response contains or a request reads; the newest messages that fit are used. `streams`: open
+    streams (503). `streams_per_user`: open streams of a single signed-in user (429). `answers`: answers that are being
+    written or wait for their turn (503). `answers_per_user`: the same for a single signed-in user (429). `reauthorize`:
+    the interval in which a stream asks `authorize` again. `patience`: ends a stream whose client accepts no data for
+    this time, and a request whose client sends none (408).
     """
 
     body: int = 16_000_000

@@ -14,7 +14,7 @@ from redis_history.store.operations import ReadLife, ReadTogether
 _MAX_CACHED: Final = 10_000
 #: Rights that are asked for together.
 _AT_ONCE: Final = 20
-#: How often a right is asked again because the conversation was created or deleted meanwhile.
+#: How often a right is checked again if the conversation was created or deleted during the check.
 _TRIES: Final = 3
 
 
@@ -27,8 +27,8 @@ class _Known(NamedTuple):
 
 
 class ReadRights:
-    """Asks `allows` whether a client may read a conversation, and caches the answers for `lasts` seconds, each for one
-    life of the conversation. `allows` is None: the client may read everything."""
+    """Asks `allows` whether a client may read a conversation, and caches the answers for `lasts` seconds, separately
+    for each life of the conversation. If `allows` is None, the client may read everything."""
 
     def __init__(
         self, store: AsyncHistoryStore, allows: Callable[[str], Coroutine[Any, Any, bool]] | None, lasts: float = 0.0
@@ -43,9 +43,9 @@ class ReadRights:
         return self._allows is None
 
     async def readable(self, conversation_ids: Iterable[str], limit: int | None = None) -> dict[str, str]:
-        """Those conversations that the client may read, the first `limit` of them, with their lives before `authorize`
-        was asked. What is read of them afterwards is for the client only if they are `unchanged` then: `authorize`
-        answers about the life of its own time, and another one may have begun before or after."""
+        """Return the first `limit` conversations that the client may read, with their lives before `authorize` was
+        asked. Data that is read afterwards may be shown only if they are `unchanged` then: `authorize` answers for the
+        life at that moment, and another life may have begun before or after it."""
         if self._allows is None:
             return dict.fromkeys(list(conversation_ids)[:limit], "")
         lives = await _lives_of(self._store, conversation_ids)

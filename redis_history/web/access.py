@@ -56,9 +56,9 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Guarded(ABC):
-    """Asks its application who may do what, and ends with it."""
+    """Asks the application which actions a client may perform, and ends with the application."""
 
-    #: What the log calls it.
+    #: Its name in the log.
     place: ClassVar[str]
 
     def __init__(
@@ -90,8 +90,8 @@ class Guarded(ABC):
         return await call(self._authorize, request, conversation_id, action) is True
 
     async def check(self, request: Request, conversation_id: str | None, *actions: Action) -> None:
-        """Raises Refused unless one of the actions is allowed, and for a change that a page of another origin asks
-        for."""
+        """Check that at least one action is allowed, and that no page of another origin requests a change. Raises
+        Refused otherwise."""
         if conversation_id is not None:
             check_conversation_id(conversation_id)
         self._callers.check_origin(request)

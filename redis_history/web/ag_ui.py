@@ -42,11 +42,11 @@ async def events(
     reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled") or RUN_ERROR. None
     comes while nothing happens.
 
-    `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
-    at all. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the events, by
-    default that of the store's run. `snapshot`: for a client that reconnects: RUN_STARTED is followed by the messages
-    of the conversation, with the answer so far, and then by the rest of it; also without a run. Such a snapshot
-    also follows if something that was sent is edited or removed. Raises ConfigurationError for another store than an
+    `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
+    events follow. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the
+    events, by default that of the store's run. `snapshot`: for a client that reconnects. RUN_STARTED is then followed
+    by the messages of the conversation with the answer so far, and by the rest of the answer; also without a run. A
+    snapshot also follows if sent content is edited or removed. Raises ConfigurationError for another store than an
     AsyncHistoryStore.
     """
     check_store(store, "events", AsyncHistoryStore)
@@ -186,7 +186,7 @@ _REASONING: Final[Any] = (
 
 
 def _shown(part: Any) -> Any:
-    """What a client is shown of a part."""
+    """The content of a part that clients may see."""
     match part:
         case model.TextPart(text=text) | model.ReasoningPart(text=text):
             return text

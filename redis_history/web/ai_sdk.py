@@ -45,14 +45,15 @@ async def ui_message_stream(
 ) -> AsyncIterator[Chunk]:
     """The chunks of a UI message stream: the answer of a run from its start, as it is written, until the run ends.
 
-    It ends with `finish`; with `error` if the run failed or was interrupted, and with `abort` if it was stopped. Empty
-    chunks, `{}`, come while nothing happens: see `sse`. The answer is one UI message; each assistant message of the run
-    is a step. It has the id of the first of them, and is the one that `to_vercel_ai` makes of the stored messages.
+    It ends with `finish`, with `error` if the run failed or was interrupted, or with `abort` if it was stopped. Empty
+    chunks, `{}`, are sent during pauses: see `sse`. The answer is a single UI message with a step for each assistant
+    message of the run. It has the id of the first of them, and equals the result of `to_vercel_ai` for the stored
+    messages.
 
-    `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
-    at all. `after`: the position of the message that it answers. Raises ConfigurationError for another store than an
-    AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then the client has to read the
-    messages again, and `sse` tells it so.
+    `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
+    chunks follow. `after`: the position of the message that it answers. Raises ConfigurationError for another store
+    than an AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then the client has to read
+    the messages again, and `sse` tells it so.
     """
     check_store(store, "ui_message_stream", AsyncHistoryStore)
     async for chunks in chunks_of(store, conversation_id, run_id=run_id, after=after):
@@ -113,7 +114,7 @@ class _Writer:
         except ConflictError:
             if not answer.done or answer.end != "stopped":
                 raise
-            # Who answers a message again stops its answer and removes it, and a slow reader sees both at the same time.
+            # A regeneration stops the former answer and removes it, and a slow reader sees both at the same time.
             for part in self._parts:
                 yield from part.close()
         if answer.done:

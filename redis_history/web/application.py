@@ -71,8 +71,8 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 class Gate:
-    """Middleware that requires `token`, a request from the same origin, and the host name `localhost`, an IP address
-    or one of `hosts`.
+    """Middleware that requires `token`, a request from the same origin, and a host name: `localhost`, an IP address or
+    a name in `hosts`.
 
     The check of the Host header prevents DNS rebinding; see `is_known_host`.
 

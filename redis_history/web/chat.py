@@ -201,7 +201,7 @@ class ChatEndpoints(Guarded):
                 return await self._begin(asked, kept, edit, rights, user, place)
 
     async def _read(self, http: Request) -> tuple[Asked, Rights]:
-        """A message of a user, who has the right to append it."""
+        """Read a request, and check the right of its user to append. Returns the request and the rights."""
         limits, rights = self._limits, Rights(self, self._store, http)
         with self._places.body() as grow:
             remedy = "ChatLimits(body=...): a request needs only the last message"
@@ -214,8 +214,8 @@ class ChatEndpoints(Guarded):
         self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
         place: Place,
     ) -> Response:  # fmt: skip
-        """Store a request, and begin its answer, unless it is a copy. `kept`: the message that is answered again, with
-        its new content `edit`, if it has one."""
+        """Store a request, and begin its answer, unless it is a copy. `kept`: the message that is answered again.
+        `edit`: its new content, if any."""
         chat, former = asked.conversation_id, None
         record = await rights.confirm(chat)
         active = await self._store.get_run(chat)
@@ -388,7 +388,7 @@ class ChatEndpoints(Guarded):
                     await self._chat.remove(chat, *replaced)
                 if is_coroutine_function(self._answer):
                     outcome: Any = self._answer(run)
-                else:  # in a thread of its own: the event loop has few, which `authorize` needs, and waits for them
+                else:  # in a new thread: the few threads of the event loop are needed by `authorize`
                     blocking = _Blocking(run, asyncio.get_running_loop())
                     outcome, error = await try_in_thread(self._answer, blocking)
                     if error is not None:

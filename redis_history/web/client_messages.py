@@ -1,10 +1,10 @@
-"""What a client may say: all that the front end of a visitor can cause to be stored, for both protocols.
+"""Messages that clients may send: all content that the front end of a visitor can store, for both protocols.
 
 A client may send messages of role user (texts, files and data), results of tools that run in the browser, and responses
-to requests for approval. Ids, roles, authors, times and metadata of messages are the server's. A front end also sends
-its copy of older messages, which nobody reads beyond what names them.
+to requests for approval. The server sets ids, roles, authors, times and metadata of messages. A front end also sends
+its copy of older messages, of which only their ids are read.
 
-Nothing here reads the store. Whether a call or a request for approval is open is the business of `stored_chat`.
+This module does not read the store. `stored_chat` checks whether a call or a request for approval is open.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _SHOWN: Final = 300
 #: A string, or a character between values. Commas count values, because each but the first of a container follows one.
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{},]', re.DOTALL)
 
-#: The scheme of a URL as browsers see it, who leave out some characters. Without one, it is a path.
+#: The scheme of a URL as browsers see it, which ignore some characters. A URL without a scheme is a path.
 _SCHEME: Final = re.compile(r"[^/?#:]*:")
 _UNSEEN: Final = dict.fromkeys(range(0x21))
-#: What a file of a visitor may be: a page that shows it may not run it, nor a server open its own files for it.
+#: Schemes for files of visitors. With other schemes, a page might run the file, or a server open its own files.
 _SCHEMES: Final = ("http:", "https:", "data:")
 #: It may become a header.
 MediaType = Annotated[str, Meta(max_length=255, pattern=r"\A[ -~]*\Z")]
@@ -46,8 +46,8 @@ _BYTES: Final = "application/octet-stream"
 
 
 class Result(NamedTuple):
-    """The result of a call in the browser. `id` is that of the message to store: the same for each copy of a request,
-    and made here, so that a client chooses no id."""
+    """The result of a call in the browser. `id` is the id of the message to store, the same for each copy of a
+    request. It is derived here, so that clients cannot choose ids."""
 
     id: str
     part: model.ToolResultPart
@@ -56,12 +56,12 @@ class Result(NamedTuple):
 class Asked(Struct):
     """A request for an answer.
 
-    `messages` are those of the user; `results` those of tools in the browser; `responses` those to requests for
-    approval, by the ids of these. `replaces`: the id of the message after which everything is removed, and which
-    `messages` changes, if there are any and it does not `keep` its content. `fork`: the id of a new conversation for
-    this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol. `message_id`: of the
-    message of the client that the answer continues, which has these `calls`. `is_named`: whether the client says which
-    message it wants to be answered again. `refusal`: why a message cannot be stored that perhaps need not be.
+    `messages`: the messages of the user. `results`: the results of tools in the browser. `responses`: the responses to
+    requests for approval, by the ids of the requests. `replaces`: the id of the message after which everything is
+    removed; `messages`, if any, replace its content unless `keep` is set. `fork`: the id of a new conversation for the
+    answer, a fork up to that message; the present conversation stays unchanged. `run_id`: the id of the run in the
+    protocol. `message_id`: the id of the client's message that the answer continues, with these `calls`. `is_named`:
+    whether the client names the message to answer again. `refusal`: why a message cannot be stored, if it must be.
     """
 
     conversation_id: str
@@ -146,7 +146,7 @@ def _check_url(url: str) -> None:
 
 
 class UiHead(Struct, gc=False):
-    """What names a UI message."""
+    """The id and role of a UI message."""
 
     role: Literal["user", "assistant", "system"]
     id: str
@@ -229,7 +229,7 @@ def ui_user_message(raw: Raw) -> model.Message:
 
 
 class UiAnswers(NamedTuple):
-    """What a UI message of the assistant has from the user: results of calls in the browser, and responses to requests
+    """The user's content in a UI message of the assistant: results of calls in the browser, and responses to requests
     for approval. `calls`: the ids of all its calls."""
 
     message_id: str
@@ -281,7 +281,7 @@ def _converted(given: Any, kind: type[T], what: str) -> T:
 
 
 class AgHead(Struct, gc=False):
-    """What names a message of AG-UI."""
+    """The role of an AG-UI message, which determines its type."""
 
     role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
 

@@ -41,7 +41,7 @@ class Protocol(abc.ABC):
         """The id of the run that answers a stored message, if `run`, the newest, has begun or lists it since."""
         if run is None or message.timestamp is None:
             return None
-        # To the millisecond, because the times at which callers began to wait have no more digits.
+        # Rounded down to milliseconds, the resolution of the times at which callers began to wait.
         stored = message.timestamp.replace(microsecond=message.timestamp.microsecond // 1000 * 1000)
         if run.started_at >= stored:
             failed = run.status in ("failed", "interrupted") and self.repeats_failed

@@ -48,10 +48,11 @@ _ENDING: Final = 5.0
 class Limits(Struct, frozen=True, kw_only=True):
     """Limits and times of the live view. Times are in seconds.
 
-    `streams`: the maximum number of open streams; `streams_per_address`: of one client address. `heartbeat`: the
-    longest silence of a stream; the page reports 2 s of silence. `patience`: ends a stream whose client accepts no data
-    for this time, and a request whose client sends none (status 408). `reauthorize`: the interval in which a stream
-    asks `authorize` again. `grace`: how long a subscription outlives its last stream.
+    `streams`: the maximum number of open streams. `streams_per_address`: the same for a single client address.
+    `heartbeat`: the longest silence of a stream; the page reports a lost connection after 2 s of silence. `patience`:
+    ends a stream whose client accepts no data for this time, and a request whose client sends none (status 408).
+    `reauthorize`: the interval in which a stream asks `authorize` again. `grace`: how long a subscription outlives its
+    last stream.
     """
 
     streams: int = 1000
@@ -153,7 +154,7 @@ class LiveView(Guarded):
         await self._hub.aclose()
 
     def read_rights(self, request: Request) -> ReadRights:
-        """What the client may read. Answers are cached for a while."""
+        """Return the rights of the client to read. They are cached for a while."""
         if self.open_to_all:
             return ReadRights(self.store, None)
         return ReadRights(self.store, lambda name: self.allows(request, name, "read"), self.limits.reauthorize)
@@ -197,7 +198,7 @@ class LiveView(Guarded):
         name, right = request.conversation_id, endpoint.right
         if right == "list" and name is not None:
             right = "read"
-        # Which of two rights is needed depends on the body. It is read for somebody who has one of them.
+        # The body decides which of two rights is needed, so either right is sufficient for reading the body.
         await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
         if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
             await request.read_body(self.limits.patience)
@@ -211,8 +212,8 @@ class LiveView(Guarded):
         return request
 
     async def confirm(self, http: Request, name: str | None, right: Action) -> None:
-        """Ask for the right to a change once more, immediately before it: reading a body may take as long as its client
-        likes, and meanwhile the right was withdrawn, or another user has the conversation. Raises Refused."""
+        """Check the right to a change again, immediately before it. A client may send its body slowly, and the right
+        may have been withdrawn, or the conversation may belong to another user by then. Raises Refused."""
         read = None if name is None or self.open_to_all else ReadLife(name)
         known: object = ...
         while (life := None if read is None else await self.store.backend.execute(read)) != known:

@@ -1,4 +1,4 @@
-"""What the requests of a chat read and change in its conversation."""
+"""Reads and changes of a conversation by the requests of its chat."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class StoredChat:
         self._store, self._client_tools, self._size = store, frozenset(client_tools), size
 
     async def listed(self, chat: str) -> list[Message]:
-        """The newest messages for a client. If there may be more, they begin with one of the user, because half an
-        answer has another id there than the whole."""
+        """Return the newest messages for a client. If older ones may exist, the list begins with a message of the user,
+        because half an answer would have another id there than the whole answer."""
         found, is_cut = await newest_messages(self._store, chat, most=LISTED, size=self._size)
         first = next((at for at, one in enumerate(found) if one.role == "user"), 0) if is_cut else 0
         return found[first:]
@@ -139,7 +139,8 @@ class StoredChat:
         return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
 
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
-        """Those that are not stored: front ends repeat messages without an answer, which stay as they are stored."""
+        """Return the messages that are not stored. Front ends repeat unanswered messages; stored ones stay
+        unchanged."""
         reads = tuple(FindMessage(chat, one.id) for one in messages)
         known = await self._store.backend.execute(ReadTogether(reads)) if reads else []
         return [one for one, stored in zip(messages, known, strict=True) if stored is None]
@@ -207,8 +208,8 @@ class StoredChat:
         return None
 
     async def _respond(self, asked: Asked) -> bool:
-        """Store responses of the user to requests for approval. Returns whether one of them has decided: of several
-        that arrive at the same time, the first one that is stored."""
+        """Store responses of the user to requests for approval. Returns whether at least one response was decisive. If
+        several arrive at the same time, the first stored response decides."""
         decision, is_new = new_token(), False
         while True:
             page = await self._store.snapshot(asked.conversation_id, limit=1)
@@ -222,7 +223,7 @@ class StoredChat:
                 await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
                 is_new = True
 
-    # What an answer replaces
+    # Content that an answer replaces
 
     async def remove(self, chat: str, after: Position, through: Position | None) -> None:
         """Remove the messages between two positions, and answers that were still being written there; messages that
@@ -247,13 +248,13 @@ class StoredChat:
             if summary is None:
                 return [one for one in found if one.position is not None and one.position > after]
             tried.add(summary)
-            with suppress(MessageNotFoundError):  # it is a copy, or was expanded or replaced meanwhile
+            with suppress(MessageNotFoundError):  # it is a copy, or was expanded or replaced since
                 await self._store.expand(chat, summary)
 
 
 def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | None:
-    """A message with its new content, which stays what else it was: the user's, and pinned; None: there is no new
-    content. Raises Refused for the message of somebody else, unless it is edited in a fork."""
+    """Return a message with its new content; its author and pin stay unchanged. None: there is no new content. Raises
+    Refused for the message of another user, unless it is edited in a fork."""
     author = kept.participant
     if not asked.messages:
         return None

@@ -33,11 +33,12 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
 }
 #: A user without these writes nothing. With some rights to write, a script could end in the middle.
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
-#: A worker compacts without these.
+#: Commands that a worker does not need for compaction.
 _REPLIES: Final = {"append", "strlen", "exists", "zpopmin"}
 #: For each series of versions, the first one in which a Lua script cannot leave the sandbox (CVE-2025-49844 and
-#: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: no release of the series has the
-#: fix. Newer series, and series of managed servers, have no entry. Every user of a store may run scripts.
+#: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: the
+#: series never received the fix. Newer series, and series of managed servers, are not listed. Every user of a store may
+#: run scripts.
 _SAFE_SINCE: Final[dict[str, dict[tuple[int, int], tuple[int, int, int] | None]]] = {
     "redis": {
         (6, 2): (6, 2, 20), (7, 0): None, (7, 2): (7, 2, 11), (7, 4): (7, 4, 6), (8, 0): (8, 0, 4), (8, 2): (8, 2, 2),
@@ -77,9 +78,12 @@ class Answers(Struct, frozen=True):
 
 
 class Where(NamedTuple):
-    """`call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets.
-    `private`: a private server. `several`: a cluster, whose nodes are configured one by one. `user`: the user in the
-    URL; `password`: whether the URL has one. `lacks`: commands of administrators that the server does not have."""
+    """The server to check, and how to reach it.
+
+    `call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets. `private`:
+    whether it is a private server. `several`: whether it is a cluster, whose nodes are configured one by one. `user`:
+    the user in the URL. `password`: whether the URL has a password. `lacks`: commands of administrators that the server
+    does not support."""
 
     address: str
     call: tuple[str, ...]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_history.errors import InvalidMessageError
 
-#: A message with one of these belongs to the conversation with this id.
+#: Columns with the id of the conversation that a message belongs to.
 CONVERSATION: Final = (
     *("conversation_id", "session_id", "thread_id", "chat_id"),
     *("conversationId", "sessionId", "threadId", "chatId"),
@@ -25,7 +25,7 @@ def scalar(value: Any) -> str | None:
 
 
 def names_conversation(message: Any) -> bool:
-    """Whether a message has one of the columns of CONVERSATION, also without a value."""
+    """Whether a message has a column of CONVERSATION, also without a value."""
     return isinstance(message, dict) and any(name in message for name in CONVERSATION)
 
 

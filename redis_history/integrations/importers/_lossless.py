@@ -6,9 +6,9 @@ The first line of a conversation is its record, and each further line is a messa
      "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …, "sequence": …}
     {"type": "message", "conversation_id": …, "timestamp": …, "sequence": …, "archive": 1, "message": {…}}
 
-`archive` is the number of the archive that has the message; live messages have none. Archives are numbered in the order
-of their compactions; `former` is the summary before `summary_id`, if it is in the archive. `ttl` is in seconds.
-`sequence` is the highest one, which a removed message may have had.
+`archive` is the number of the archive that contains the message; live messages lack it. Archives are numbered in the
+order of their compactions; `former` is the summary before `summary_id`, if the archive contains it. `ttl` is in
+seconds. `sequence` is the highest sequence number, also if its message was removed.
 Messages have the form of `redis_history.formats.json_form`.
 """
 

@@ -74,7 +74,8 @@ def _unique(transcript: Transcript | None, seen: dict[str, int]) -> Iterator[Tra
 
 
 def _is_table(messages: list[Any], outer: Mapping[str, Any]) -> bool:
-    """Whether the messages of a record are rows of a table, of several conversations or of one that only they name."""
+    """Whether the messages of a record are rows of a table: the rows name several conversations, or a single
+    conversation that the record does not name."""
     names = {repr([row.get(name) for name in CONVERSATION]) for row in messages if names_conversation(row)}
     return len(names) > 1 or (len(names) == 1 and not any(name in outer for name in _KEYS))
 
@@ -101,7 +102,7 @@ def _items(source: Source, rows: Rows, key: str | None) -> list[Item]:
             source.problem(line, source.limits.refusal("max_conversation_bytes", subject))
             return []
         found.append(Item(line, row_of(row), row))
-    # What the conversation has is left out of its messages.
+    # Columns of the conversation are left out of its messages.
     known = CONVERSATION if len(_owners(found)) > 1 else (*CONVERSATION, *USER)
     return [
         item._replace(message={name: value for name, value in item.message.items() if name not in known})
@@ -154,7 +155,7 @@ def _transcript(
 
 
 def _system(value: Any, form: Form) -> list[Turn]:
-    """The message for a `system` value beside the messages."""
+    """The message for a `system` value next to the messages."""
     if value in (None, "", []):
         return []
     if form == "anthropic" and isinstance(value, str | list):

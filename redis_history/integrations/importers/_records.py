@@ -24,8 +24,8 @@ _NESTED: Final = ("message", "message_data")
 
 
 class Found(NamedTuple):
-    """The `messages` of a record, in `form` if the record says so, the `system` value beside them, and the `rest` of
-    the record. `further`: how many alternative answers are left out."""
+    """The `messages` of a record, their `form` if the record states it, the separate `system` value, and the `rest` of
+    the record. `further`: the number of alternative answers that are left out."""
 
     messages: list[Any]
     form: Form | None
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 def find(record: Any) -> Found | None:
-    """The conversation in a record; None if it has none. Raises InvalidMessageError for a request that failed."""
+    """Return the conversation in a record, or None. Raises InvalidMessageError for a request that failed."""
     if isinstance(record, list):
         return Found(record, None, None, {}) if record else None
     if not isinstance(record, dict):
@@ -84,7 +84,7 @@ def is_conversation(record: Any) -> bool:
 
 
 def form_of(messages: Iterable[Any], system: Any = None) -> Form:
-    """The format of messages, by what only one of them has."""
+    """The format of messages, by keys and types that are specific to it."""
     known = [message for message in messages if isinstance(message, dict)]
     if any(map(is_langchain, known)):
         return "langchain"
@@ -111,7 +111,7 @@ def is_langchain(message: Any) -> bool:
 
 
 def _is_item(message: dict[str, Any]) -> bool:
-    """Whether a message is an item of the Responses API that has no role."""
+    """Whether a message is an item of the Responses API without a role."""
     kind = str(message.get("type"))
     return "role" not in message and (kind == "reasoning" or kind.endswith(("_call", "_call_output")))
 

@@ -30,7 +30,7 @@ def is_sharegpt(message: Any) -> bool:
 
 
 def chat_messages(messages: Iterable[Any]) -> Iterator[dict[str, Any] | InvalidMessageError]:
-    """A chat message for each message; the error for one that is none. Calls have no ids here, so they get numbers."""
+    """Yield a chat message for each message, or an error if it is invalid. Calls lack ids here, so they get numbers."""
     count = 0
     waiting: list[str] = []  # the ids of calls without a result
     for message in messages:

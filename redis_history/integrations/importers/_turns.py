@@ -29,7 +29,7 @@ _CONVERT: Final[Mapping[Form, Callable[[list[Any]], list[Message]]]] = {
     "anthropic": from_anthropic,
     "langchain": from_langchain,
 }
-#: Keys whose values are content that has no part in a message.
+#: Keys with content for which messages have no part.
 _CONTENT: Final = ("refusal", "audio", "invalid_tool_calls", "additional_kwargs")
 #: Reports a problem of a line.
 Report = Callable[[int, str], None]

@@ -58,8 +58,8 @@ class _Layout(NamedTuple):
 class FrameworkSource:
     """The conversations that the Redis class of a framework stored on the server at `url`.
 
-    `framework` is one of FRAMEWORKS. Iterate a source for a `Transcript` of each conversation, or pass it to
-    `import_messages`; `len()` is the number of conversations. The server is only read. Conversations keep their names.
+    `framework` is a name in FRAMEWORKS. Iterate over a source for a `Transcript` of each conversation, or pass it to
+    `import_messages`. `len()` is the number of conversations. The server is only read. Conversations keep their names.
     The ids of messages are those of the framework, or derived from their content, so that a repeated import adds only
     new messages. `key_prefix` is the beginning of the keys, if it is not the framework's default. Bad entries are
     skipped and passed to `on_error` (without it, logged as warnings).

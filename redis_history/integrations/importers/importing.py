@@ -54,16 +54,14 @@ def import_messages(
 
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
-    A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
-    messages, and state of ADK that only the old program has changed. A new conversation gets the title, owner and
-    metadata of the source. A conversation of an export appears in one step, as it was: with its revision, times and
-    archives. If it exists, it gets those messages that it lacks; archived ones are left out then, and a problem is
-    reported.
+    A repeated import adds nothing, because ids depend only on the source. A conversation that has grown gets its new
+    messages, and ADK state that only the old program has changed. A new conversation gets the title, owner and metadata
+    of the source. A conversation of an export appears unchanged in one step, with its revision, times and archives. If
+    it already exists, missing messages are added, except archived messages, which are reported as a problem.
 
-    Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are problems, and so are
-    messages with an unknown role or without content, and those that the store has with other content; these are
-    skipped. `on_progress` is called after every batch.
-    `limits` restricts the amount of data (None: `ImportLimits()`).
+    Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are skipped and reported
+    as problems, and so are messages with an unknown role, without content, or already stored with other content.
+    `on_progress` is called after every batch. `limits` restricts the amount of data (None: `ImportLimits()`).
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
@@ -134,7 +132,7 @@ class _Import:
             if (present.revision, present.updated_at) != (record.revision, record.updated_at) or not record.revision:
                 return False
             if present.message_count != sum(one.id not in archive_of for one in transcript.messages):
-                return False  # one of both files lacked lines
+                return False  # either file lacked lines
             self._count(messages=count, duplicates=count)
             return True
         try:

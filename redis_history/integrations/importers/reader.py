@@ -29,8 +29,8 @@ def read_transcripts(
 ) -> Iterator[Transcript]:
     """Read conversations one at a time from a file: JSON or JSONL, plain or gzipped.
 
-    `format` is one of FORMATS; "auto" (or None) detects it from the first records. Bad lines and records are skipped
-    and passed to `on_error` (without it, logged as warnings). So are records that exceed the `limits`.
+    `format` is a name in FORMATS; "auto" (or None) detects it from the first records. Invalid lines and records, and
+    records that exceed the `limits`, are skipped and passed to `on_error` (without it, logged as warnings).
 
     Raises InvalidInputError immediately, before the first conversation, if `path` is not a regular file, cannot be
     read or has an unknown format.
