@@ -69,7 +69,7 @@ def templated(form: str, block: Any) -> AttachmentPart | None:
 
 
 def from_template(form: str, part: AttachmentPart) -> Any:
-    """The block of `form` for a file that came from one; None if it did not, or the block cannot have this file."""
+    """The block of `form` for a file that came from such a block. None for others, or if it cannot hold this file."""
     note = note_of(part, form).get("template")
     if not isinstance(note, Mapping) or part.reference is None:
         return None

@@ -89,7 +89,7 @@ class Format:
         return out
 
     def for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
-        """A message without what only replies have."""
+        """A message without the keys that occur only in replies."""
 
         def dropped(key: str, value: Any) -> None:
             if key not in self.metadata and value not in (None, "", [], {}):
@@ -203,7 +203,7 @@ class Format:
 
 
 def _is_plain(item: _notes.Json) -> bool:
-    """Whether a message has only a role and a text, as most."""
+    """Whether a message has only a role and a text, like most messages."""
     return len(item) == 2 and type(item.get("content")) is str
 
 

@@ -191,7 +191,7 @@ def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
 
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
-    """The note of a message or part for `form`, without what quotes former content; {} if there is none."""
+    """The note of a message or part for `form`, without quotes of former content; {} without a note."""
     if not getattr(holder, "provider_meta", None):
         return _NOTHING
     note = _kept_note(holder, form)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-#: What SDKs parse for the caller: a second form of content that is in the message, too.
+#: Values that SDKs parse for the caller: a second form of content that the message already contains.
 PARSED: Final = frozenset(("parsed", "parsed_arguments", "parsed_output"))
 #: Keys that streams and litellm add to blocks and calls.
 ADDED: Final = frozenset(("index", "provider_specific_fields"))
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def _has_only_values(value: Any) -> bool:
-    """Whether there is nothing to convert, as usual: much faster than building it again."""
+    """Whether no value needs conversion, as usual. This is much faster than copying the value."""
     items = value.values() if type(value) is dict else value if type(value) is list else None
     if items is None:
         return type(value) in _VALUES

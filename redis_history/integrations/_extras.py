@@ -122,7 +122,7 @@ class Turns:
         return done
 
     def fit(self, messages: Iterable[Message]) -> tuple[list[Message], list[Loss]]:
-        """The messages as they can be stored, and what is left out, to report when they are stored."""
+        """The messages in a form that can be stored, and the omitted content, to report after they are stored."""
         found: list[Message] = []
         losses: list[Loss] = []
         for message in messages:
@@ -241,7 +241,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, **options: An
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([call])
         if call.done() and not call.cancelled():
-            call.exception()  # retrieved, so that asyncio does not report an error that nobody waits for
+            call.exception()  # retrieved, so that asyncio does not report it as never retrieved
         raise
 
 

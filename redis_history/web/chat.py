@@ -139,7 +139,7 @@ class ChatEndpoints(Guarded):
         try:
             response = self.preflight(http) or await self._route(http)
         except ClientDisconnect:
-            return  # nobody is there to answer
+            return  # the client has disconnected
         except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = self.failure(error)
         await response(scope, receive, send)
@@ -298,7 +298,7 @@ class ChatEndpoints(Guarded):
         with self._places.stream(await self.signed_in(http)) as place:
             run = await self._store.get_run(chat)
             run_id = None
-            # A failed answer is sent too, because its stream ends with an error: nobody else tells the client.
+            # A failed answer is sent too, because its stream ends with an error: the client learns it in no other way.
             if run is not None and (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
                 run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
             elif not self._protocol.has_snapshots:
@@ -374,9 +374,9 @@ class ChatEndpoints(Guarded):
     async def _work(
         self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str, former: set[str] | None
     ) -> None:
-        """Call the user's function in its run. Independent of any request. `replaced`: between which positions messages
-        are removed first: in the run, because nobody else writes an answer there then. `answered`: the id of the
-        message that it answers. `former`: of a copied request, the runs that did not answer it: any other did."""
+        """Call the user's function in its run, independently of any request. `replaced`: the positions between which
+        messages are removed first, during the run, when no other answer is written. `answered`: the id of the message
+        to answer. `former`: for a copied request, the runs that did not answer it; any other run did."""
         try:
             async with run:
                 chat = run.conversation_id

@@ -40,7 +40,7 @@ _SCHEME: Final = re.compile(r"[^/?#:]*:")
 _UNSEEN: Final = dict.fromkeys(range(0x21))
 #: Schemes for files of visitors. With other schemes, a page might run the file, or a server open its own files.
 _SCHEMES: Final = ("http:", "https:", "data:")
-#: It may become a header.
+#: A media type, which may become a header.
 MediaType = Annotated[str, Meta(max_length=255, pattern=r"\A[ -~]*\Z")]
 _BYTES: Final = "application/octet-stream"
 
@@ -61,7 +61,8 @@ class Asked(Struct):
     removed; `messages`, if any, replace its content unless `keep` is set. `fork`: the id of a new conversation for the
     answer, a fork up to that message; the present conversation stays unchanged. `run_id`: the id of the run in the
     protocol. `message_id`: the id of the client's message that the answer continues, with these `calls`. `is_named`:
-    whether the client names the message to answer again. `refusal`: why a message cannot be stored, if it must be.
+    whether the client names the message to answer again. `refusal`: the error if a message would have to be stored but
+    cannot.
     """
 
     conversation_id: str
@@ -78,7 +79,7 @@ class Asked(Struct):
     refusal: Refused | None = None
 
 
-# Reading without building what nobody needs
+# Reading without building unused values
 
 
 def decoded(data: Any, kind: type[T], what: str = "the body of the request is wrong") -> T:

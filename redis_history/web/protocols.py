@@ -54,8 +54,8 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, body: bytearray) -> tuple[str, Any]:
-        """The id of the chat in the body of `POST /`, and what `read` needs. Builds nothing else of the body: nobody
-        has been asked yet whether its sender may say anything. Raises Refused."""
+        """The id of the chat in the body of `POST /`, and what `read` needs. Parses nothing else of the body,
+        because the rights of the sender are not yet known. Raises Refused."""
 
     @abc.abstractmethod
     def read(self, given: Any) -> Asked:

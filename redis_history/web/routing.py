@@ -163,7 +163,7 @@ class LiveView(Guarded):
         try:
             response = self.preflight(http) or await self._answer(http)
         except ClientDisconnect:
-            return  # nobody is there to answer
+            return  # the client has disconnected
         except Exception as error:
             if isinstance(error, HTTPException) and "app" in http.scope and not self._callers.is_named(http):
                 raise  # of `authorize`: the application answers it, but without headers for pages elsewhere

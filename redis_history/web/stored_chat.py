@@ -23,7 +23,7 @@ from redis_history.web.access import Action, Guarded
 from redis_history.web.client_messages import Asked
 from redis_history.web.protocols import LISTED
 
-#: Which life of a conversation there is, and whose it is; None: there is none.
+#: The life and the owner of a conversation. None: it does not exist.
 Identity = tuple[Any, ...] | None
 
 
@@ -31,7 +31,7 @@ class Rights:
     """The rights that a request has asked for, and the chats that it asked for them.
 
     `authorize` usually allows a chat that does not exist. Another user may create it before this request does anything,
-    so rights count for the conversation that there was when they were asked: for another one, they are asked again.
+    so rights apply to the conversation that existed when they were checked. For another one, they are checked again.
     """
 
     def __init__(self, guarded: Guarded, store: AsyncHistoryStore, http: Request) -> None:
@@ -146,8 +146,8 @@ class StoredChat:
         return [one for one, stored in zip(messages, known, strict=True) if stored is None]
 
     async def _create(self, chat: str, added: list[Message], rights: Rights, user: Participant | None) -> None:
-        """Create the conversation of the user, unless somebody else is faster, who may be another user."""
-        Append.batch(chat, added)  # raises for what cannot be stored, before there is a conversation
+        """Create the conversation of the user, unless another request, perhaps of another user, is faster."""
+        Append.batch(chat, added)  # raises for invalid messages, before the conversation exists
         with suppress(ConversationExistsError):
             record = Conversation(chat, user_id=None if user is None else user.id)
             rights.made(await self._store.create_conversation(record))
@@ -196,7 +196,7 @@ class StoredChat:
         return found[::-1]
 
     def _refusal(self, call: ToolUsePart) -> str | None:
-        """Why a client gives no result to this call; None: it may."""
+        """Why a client may not send a result for this call. None: it may."""
         if call.name not in self._client_tools:
             return (
                 f"the tool {call.name[:60]!r} does not run in the browser: only tools in client_tools of ChatEndpoints "

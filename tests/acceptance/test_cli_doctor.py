@@ -45,7 +45,7 @@ def test_a_good_server(server: RealServer, namespace: str) -> None:
 
 
 def test_nothing_is_suggested_that_the_server_does_not_have(own_server: Start) -> None:
-    """As on managed servers."""
+    """Managed servers, for example, lack administrators' commands."""
     options = ("--rename-command", "CONFIG", "", "--rename-command", "ACL", "", "--appendonly", "no")
     server = own_server("plain", options=options)
     found = examined(server.url, status=1)

@@ -69,7 +69,8 @@ def test_interrupts_between_any_two_lines(own_server: Start, call: str, connecti
     "method", ["release", "send", "_free_lane", "_exchange", "take", "exchange", "_replies", "answer", "_wake_next"]
 )
 def test_threads_share_no_connection_after_interrupts(own_server: Start, method: str) -> None:
-    """Wherever the thread that sends for others is interrupted, they get their own replies, then and later."""
+    """Wherever the thread that sends for others is interrupted, the others receive their own replies, then and
+    later."""
     with HistoryStore(own_server("plain").url, search="off") as store, ThreadPoolExecutor(4) as threads:
 
         def read(name: str) -> set[str]:

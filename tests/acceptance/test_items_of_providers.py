@@ -53,7 +53,7 @@ def calls_of(case: Case, items: Sequence[Any]) -> list[Any]:
 
 
 def check_requests(case: Case, messages: Sequence[Message]) -> None:
-    """Each provider's types take the messages, pairs are whole, and nobody gets base64 as text."""
+    """Check that the types of each provider accept the messages, pairs are whole, and no base64 is sent as text."""
     for form in FORMAT:
         items = requested(form, messages)
         validate(form, items)
@@ -99,7 +99,7 @@ def closing(open_store: Open) -> Iterator[Open]:
 
 @pytest.fixture(params=["memory", "redis"])
 def opened(request: pytest.FixtureRequest, server: RealServer, namespace: str) -> Iterator[Open]:
-    """The same, also on Redis."""
+    """Open stores in memory or on Redis, and close them all after the test."""
     where = {"url": "memory://"} if request.param == "memory" else {"url": server.url, "namespace": namespace}
     yield from closing(lambda **options: HistoryStore(**{"search": "off", **where, **options}))
 
@@ -352,7 +352,7 @@ def test_above_the_cap_of_a_message(case: Case) -> None:
     for replaced in ((SECRET,), (DATA, SAFE)):
         dumped = json.dumps(case.items)
         if not any(one in dumped for one in replaced):
-            continue  # it has no such content
+            continue  # the case lacks such content
         for one in replaced:
             dumped = dumped.replace(one, one * (5_000_000 // len(one)))
         lacks = []

@@ -21,7 +21,7 @@ from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, wait_until
 
-#: For a machine that is busy.
+#: Maximum seconds for a quick call on a busy machine.
 SLOW = 1.5
 PATIENT = RetryPolicy(deadline=60.0)
 
@@ -58,7 +58,7 @@ DEAD = ("interrupted", "interrupted")
     "seconds", [4.5, *(pytest.param(one, marks=pytest.mark.full) for one in (1.0, 2.5, 7.0, 10.0))]
 )
 def test_a_reader_that_was_cut_off_sees_the_dead_in_time(own_server: Start, seconds: float) -> None:
-    """It cannot know whether the server was away, so it takes a moment after the cut, but only if it has to be sure."""
+    """It cannot know whether the server was down, so it waits for a moment after the cut, but only if necessary."""
     server = own_server(tcp=True)
     with closing(LossyProxy(server.port)) as proxy:
         holder = begin(server.url, "cut")
@@ -83,7 +83,7 @@ def test_a_reader_that_was_cut_off_sees_the_dead_in_time(own_server: Start, seco
 
 @pytest.mark.proves("live", "runs")
 def test_a_client_that_is_new_sees_who_has_long_been_dead(own_server: Start) -> None:
-    """Although nobody else has looked since. It need not look twice."""
+    """A single read is sufficient, even if no other client has read since."""
     server = own_server()
     holder = begin(server.url, "new")
     holder.kill()
@@ -130,7 +130,7 @@ def _status(url: str) -> str:
 
 
 def write_after(url: str) -> bool:
-    """Whether a run is lost after this process has stood still."""
+    """Return whether a run is lost after this process was suspended."""
     with HistoryStore(url, search="off") as store, store.run("run") as run:
         run.append(user("before", id="before"))
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -157,7 +157,7 @@ def test_a_holder_that_was_suspended_writes_nothing_although_nobody_has_looked(o
 @pytest.mark.proves("runs")
 @pytest.mark.full
 def test_a_run_that_others_have_seen_end_does_not_come_back(own_server: Start) -> None:
-    """Its holder lives, and comes back from a network that was cut."""
+    """Its holder is alive, and returns after its network was cut."""
     server = own_server(tcp=True)
     with (
         closing(LossyProxy(server.port)) as proxy,

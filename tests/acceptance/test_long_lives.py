@@ -22,8 +22,8 @@ def _live(store: HistoryStore, count: int, name: str = "c") -> None:
 
 
 class Busy:
-    """For how many milliseconds each call of a store keeps the server's main thread busy, by script. The load of others
-    does not count."""
+    """Measures for how many milliseconds each call of a store keeps the server's main thread busy, by script. Other
+    load does not count."""
 
     def __init__(self, store: HistoryStore, client: Any) -> None:
         backend: Any = store.backend
@@ -47,7 +47,7 @@ class Busy:
         return 1000.0 * float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 
     def of(self, act: Callable[[int], Any], times: int = 3) -> dict[str, float]:
-        """The longest call of each script in `act`, in its best of several times."""
+        """Return the time of the longest call of each script in `act`, the minimum of several repetitions."""
         found = defaultdict(list)
         for number in range(times):
             self._longest.clear()

@@ -355,7 +355,8 @@ async def in_child(face: str, store: Any, subscription: Any, run: Any, reply: An
 
 @pytest.mark.parametrize("anyios", [False, True])
 async def test_a_cancelled_write_in_a_thread_does_not_land_later(own_server: Start, anyios: bool) -> None:
-    """Adapters call a HistoryStore in threads, which cannot be ended. When the caller goes on, the thread has ended."""
+    """Adapters call a HistoryStore in threads, which cannot be ended. The caller continues only after the thread
+    ends."""
     server = own_server(tcp=True)
     retries: list[Any] = []
     policy = RetryPolicy(deadline=60.0, on_retry=retries.append)

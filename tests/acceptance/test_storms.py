@@ -1,5 +1,5 @@
-"""Many calls at a time, of which some are cancelled or interrupted at random moments: no call gets the reply of another
-one, no cancellation is lost, nobody else notices, and nothing is left behind."""
+"""Concurrent calls, some of which are cancelled or interrupted at random moments. No call receives the reply of another
+call, no cancellation is lost, other callers are not disturbed, and no connections or tasks are left behind."""
 
 import asyncio
 import gc
@@ -26,13 +26,13 @@ from redis_history.store.lanes import EXCHANGES
 from tests.support.faces import open_store
 from tests.support.servers import RealServer, Start, until, wait_until
 
-#: The most connections of a store without subscriptions.
+#: The maximum number of connections of a store without subscriptions.
 CONNECTIONS = sum(EXCHANGES.values())
 CALLERS = 48
 
 
 async def cancelled_task(call: Awaitable[Any], after: float) -> bool:
-    """Whether the call was cancelled; else its outcome was checked."""
+    """Return whether the call was cancelled. Otherwise, its outcome was checked."""
     task = asyncio.ensure_future(call)
     await asyncio.sleep(after)
     cancels = task.cancel()
@@ -134,7 +134,7 @@ def connections(server: RealServer) -> int:
 def test_callers_that_leave_at_random_moments(
     own_server: Start, kind: str, leaving: str, eager: bool, full: bool
 ) -> None:
-    """Half of the callers leave. The others are not disturbed: nothing is repeated."""
+    """Half of the callers leave. The others are not disturbed, and none of their calls is repeated."""
     if eager and sys.version_info < (3, 12):
         pytest.skip("new in Python 3.12")
     server = own_server("plain")
@@ -171,7 +171,7 @@ def test_callers_that_leave_at_random_moments(
 @pytest.mark.proves("threads")
 @pytest.mark.parametrize("only", ["exchanges", "all"])
 def test_somebody_cancels_all_tasks_of_the_loop(own_server: Start, only: str, full: bool) -> None:
-    """Whenever that comes, the lanes remain, and callers that are not cancelled repeat their calls."""
+    """The lanes survive the cancellation at any moment, and callers that are not cancelled repeat their calls."""
     server = own_server("plain")
 
     async def work() -> None:
@@ -241,7 +241,7 @@ def test_a_loop_that_ends_while_many_calls_are_under_way(
 @pytest.mark.proves("named-errors")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_server_that_accepts_connections_and_never_answers(own_server: Start, face: str) -> None:
-    """Also the handshake of a connection has a limit."""
+    """The handshake of a connection has a time limit, too."""
     server = own_server("plain")
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -279,7 +279,7 @@ async def test_an_error_of_many_calls_has_a_traceback_for_each(own_server: Start
 def test_interrupts_of_the_main_thread_while_others_share_its_lanes(
     own_server: Start, threads: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by Ctrl-C, by a real signal between any two steps of the interpreter."""
+    """A real signal, as from Ctrl-C, arrives between any two steps of the interpreter."""
     # An interrupt may come in a finalizer, and a socket be dropped in the middle of connect(). The hook of pytest would
     # keep both.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)

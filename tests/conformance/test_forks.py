@@ -369,7 +369,7 @@ async def test_a_fork_is_one_moment_while_others_write(stores: Any) -> None:
 
 
 def _executed(store: Any, op: Any) -> Any:
-    """The outcome of an operation, which may have been executed before."""
+    """Execute an operation, perhaps again, and return its outcome."""
     found = getattr(store, "_target", store).backend.execute(op)
     return found if inspect.isawaitable(found) else asyncio.sleep(0, found)
 
@@ -397,7 +397,7 @@ async def test_a_late_copy_of_a_call_to_a_former_conversation_changes_no_copy(
 
 @pytest.mark.proves("fork")
 async def test_what_is_appended_to_a_fork_comes_last(store: Any) -> None:
-    """Also if the clock of the server is behind the newest message, as after a failover."""
+    """This also holds if the clock of the server is behind the newest message, as after a failover."""
     await _talk(store)
     ahead = datetime.now(UTC) + timedelta(seconds=20)
     await store.append("c", user("ahead", id="ahead", timestamp=ahead))
@@ -409,8 +409,8 @@ async def test_what_is_appended_to_a_fork_comes_last(store: Any) -> None:
 
 @pytest.mark.proves("fork")
 async def test_a_fork_has_one_live_summary_at_most(store: Any) -> None:
-    """The archive of the later messages is open in the fork, and so would be the summary before it: besides the summary
-    of messages with times of the past, which was written later."""
+    """The archive of the later messages is expanded in the fork. The summary before it would then be live, next to the
+    summary of messages with earlier times, which was written later."""
     await _talk(store, "ab")
     await store.compact("c", through="b", summary=summary("sum of a and b", id="s1"))
     await store.append_many("c", [user(f"text {one}", id=one) for one in "de"])
@@ -429,7 +429,7 @@ async def test_a_fork_has_one_live_summary_at_most(store: Any) -> None:
 
 
 async def test_a_fork_can_have_another_owner(store: Any) -> None:
-    """From its first moment: nobody finds it among the chats of the owner of the source."""
+    """The fork has its owner from the first moment, and never appears among the chats of the owner of the source."""
     await store.create_conversation(Conversation("c", user_id="ann"))
     await store.append("c", user("x"))
     assert (await store.fork("c", "same")).user_id == "ann"

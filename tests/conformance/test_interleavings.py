@@ -1,4 +1,4 @@
-"""Forks and what others do at the same time, in every order of their steps.
+"""Forks and concurrent operations, in every order of their steps.
 
 In memory a step is an operation, and all orders of small histories are tried. On servers it is a call, so that two
 operations are interleaved between their scripts."""
@@ -39,7 +39,7 @@ CHANGES: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
 
 
 async def _compact(store: Any) -> None:
-    """As compressors do: a summary that quotes what was erased in the meantime is refused."""
+    """Compact like a compressor. A summary that quotes content erased in the meantime is rejected."""
     seen = (await store.get("c"))[:3]
     await store.compact(
         "c", through=seen[-1], summary=summary(" and ".join(one.text for one in seen), id="s2"), seen=seen
@@ -53,7 +53,7 @@ FORKS: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
 
 
 class World:
-    """One history before the actors begin: the stores of one backend, and how to look at what it has."""
+    """The stores of one backend with the history before the actors begin, and ways to inspect its content."""
 
     method = "execute"
 
@@ -67,7 +67,7 @@ class World:
         return store
 
     async def begin(self, *, archived: bool = True) -> Any:
-        """Four messages, of which m1 has the secret. `archived`: m1 is archived behind s1."""
+        """Append four messages, of which m1 contains the secret. `archived`: m1 is archived behind s1."""
         store = self.open()
         await store.create_conversation(Conversation("c", user_id="ann"))
         await store.append_many(
@@ -81,7 +81,7 @@ class World:
         self._memory._space.conversations["c"].ends = 0.0
 
     def drafts(self) -> list[str]:
-        """The drafts that have the secret."""
+        """Return the drafts that contain the secret."""
         drafts = self._memory._space.drafts.items()
         return [token for token, draft in drafts for held in draft.sets.values()
                 for entry in held.values() if SECRET in entry.message.text]  # fmt: skip
@@ -121,7 +121,7 @@ class OnServer(World):
                         client.delete(key)
 
     def drafts(self) -> list[str]:
-        """Keys of drafts: the sets of a draft, and archives of a conversation that does not exist."""
+        """Return the keys of drafts: the sets of a draft, and archives of a conversation that does not exist."""
         keys = self._keys()
         base = Keyspace(self._namespace).conversation("f").state
         held = [key for key, value in keys.items() if SECRET.encode() in (value or b"") and b":f:" in key]
@@ -184,7 +184,7 @@ def _pairs() -> list[Any]:
 
 
 def _triples() -> list[Any]:
-    """With two others, of which erase_user takes the most steps."""
+    """Combinations of a fork with two other actors. Of these, erase_user takes the most steps."""
     several = {"erase_user": ("append", "edit")}
     changes = ("append", "edit", "delete", "compact", "expire")
     return [(removal, change) for removal in REMOVALS for change in several.get(removal, changes)]
@@ -263,7 +263,7 @@ async def test_orders_on_servers(
 )
 @pytest.mark.parametrize("removal", REMOVALS)
 async def test_a_fork_is_killed_on_servers(server_of: Servers, namespace: str, kind: str, removal: str) -> None:
-    """Before the removal, or one call after it, which may bring what the fork has read before."""
+    """The fork is killed before the removal, or one call after it. This call may write content that was read before."""
     server = server_of(kind)
     for after in (0, 1):
         start, length = 0, 1

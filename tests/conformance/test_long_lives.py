@@ -1,4 +1,4 @@
-"""A conversation with hundreds of compactions is read, erased, forked, exported and expanded as any other.
+"""A conversation with hundreds of compactions is read, erased, forked, exported and expanded like any other.
 
 The index of its archives has blocks of 50 (lua/_archive.lua), so these lives have several."""
 
@@ -54,7 +54,7 @@ async def test_windows_of_a_long_life(store: Any) -> None:
 
 @pytest.mark.proves("archive")
 async def test_messages_with_times_of_the_past_are_found_in_a_long_life(store: Any) -> None:
-    """Their archives reach from then to now, all of them."""
+    """All of their archives extend from the earlier times to the present."""
     for number in range(COUNT):
         old = user("old", id=f"o{number}", timestamp=f"2001-01-01T00:00:{number % 60:02}.{number:06}Z")
         await store.append_many("c", [old, user("new", id=f"m{number}")])
@@ -156,7 +156,7 @@ async def test_what_comes_after_an_erasure_that_was_killed(stores: Any, tmp_path
 
 @pytest.mark.proves("fork", "backup", "long-lives")
 async def test_copies_of_a_long_life(store: Any, tmp_path: Path) -> None:
-    """A fork, and an export and its import, are equal to it; also when all is expanded again."""
+    """A fork, and the import of an export, are equal to the original, also after all summaries are expanded."""
     order = await lived(store)
     await store.delete_messages("c", ["s20", "m21", "m77", "m78"])
     order = [name for name in order if name not in ("s20", "m21", "m77", "m78")]
@@ -197,7 +197,7 @@ async def test_a_long_life_ends(store: Any, act: str) -> None:
 @SERVERS
 @pytest.mark.proves("ttl")
 async def test_archives_of_a_long_life_live_on(stores: Any) -> None:
-    """A change renews all of them, when they would end too soon."""
+    """A change renews all archives that would otherwise expire too soon."""
     store = stores(ttl=3600)
     order = await lived(store, 60)
     await stores(ttl=7200).append("c", user("x", id="x"))
@@ -216,7 +216,7 @@ async def test_subscribers_get_the_changes_of_a_long_life(store: Any) -> None:
 
 
 async def test_a_page_of_one_position_is_whole(store: Any) -> None:
-    """Compactions that replace a summary and earlier messages only: their summaries have one position."""
+    """If compactions replace only a summary and earlier messages, their summaries share a position."""
     await store.append("c", user("now", id="now"))
     await store.compact("c", through="now", summary=summary(id="s0"))
     at: Position = (await store.get_message("c", "s0")).position

@@ -803,7 +803,7 @@ async def test_the_end_of_a_run_ends_the_replies_that_its_block_left(stores: Any
 
 
 async def test_a_message_that_is_read_while_the_run_writes_one_of_its_id(stores: Any) -> None:
-    """Whose it is, only the outcome of the write says."""
+    """Only the outcome of the write shows whether the message belongs to the run."""
     holder, other = stores(), stores()
     seen: list[list[str]] = []
     async with holder.run("c") as run:

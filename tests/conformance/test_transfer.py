@@ -456,7 +456,7 @@ async def test_an_interrupted_export_is_continued(store: Any, tmp_path: Path, su
 async def test_an_export_continues_only_a_file_of_its_user(
     store: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else has guessed its name."""
+    """Another user has guessed the name of the file."""
     await store.append("c", user("private"))
     precious, part = tmp_path / "precious", tmp_path / "out.jsonl.partial"
     if kind != "link to nothing":

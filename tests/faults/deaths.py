@@ -18,7 +18,7 @@ _LEASE = 8.0
 
 
 def die(store: HistoryStore, folder: Path) -> None:
-    """Hold everything until this process is killed."""
+    """Hold leases of all kinds until this process is killed."""
     for name in GRAVES:
         store.append(name, user("x"))
     reply = store.stream(GRAVES[0], id="reply")
@@ -33,7 +33,7 @@ def die(store: HistoryStore, folder: Path) -> None:
 
 
 def mourn(open_store: Callable[..., HistoryStore], folder: Path, say: Callable[[str], Any]) -> None:
-    """Say what is still alive too long after that process was killed, which the file "dead" tells."""
+    """Report leases that are alive too long after that process was killed, which the file "dead" indicates."""
 
     def ended(store: HistoryStore) -> bool:
         return store.get(GRAVES[0])[-1].status != "streaming"

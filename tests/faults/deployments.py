@@ -82,7 +82,7 @@ class Deployment:
         return sum((proxy.counts for proxy in self._proxies), Counter())
 
     def lose_every(self, seconds: float) -> None:
-        """From now on, each proxy loses one reply in this many seconds, and does no other harm."""
+        """Let each proxy lose one reply every `seconds` from now on, without other faults."""
         for proxy in self._proxies:
             proxy.lose_every = seconds
 

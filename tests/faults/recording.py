@@ -118,14 +118,14 @@ class Final(Struct, frozen=True):
 
 
 class Recorded(Struct):
-    """All that is known of a run.
+    """All observations of a run.
 
-    `changes` are those of each conversation, in order; `partly` the names of those of which some were not seen. Each
-    of `losses` is a time from which on a server lost what it had not confirmed as durable, and the time when that was
-    over. `events` are of each subscriber; `follows`: the conversations it subscribed to (missing: all). `histories` are
-    the shared histories at the end, by conversation; `added` what was given to them. `found`: the ids that a search for
-    a word found at the end, by conversation. `problems`: errors that are certain without the rest;
-    `revived`: those that are, if no server has lost writes.
+    `changes`: the changes of each conversation, in order. `partly`: the names of conversations with changes that were
+    not observed. `losses`: periods, as start and end, in which a server lost writes that it had not confirmed as
+    durable. `events`: the events of each subscriber. `follows`: the conversations it subscribed to (missing: all).
+    `histories`: the shared histories at the end, by conversation. `added`: the messages that were added to them.
+    `found`: the ids that a search for a word found at the end, by conversation. `problems`: errors that are certain
+    without further checks. `revived`: errors that are certain if no server has lost writes.
     """
 
     calls: list[Call] = msgspec.field(default_factory=list)

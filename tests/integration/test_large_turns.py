@@ -1,4 +1,4 @@
-"""Turns above the limit of a change or of a message, in each adapter: what fits is stored, what does not is named."""
+"""Turns above the limit of a change or a message, in each adapter: fitting content is stored, and losses are named."""
 
 import asyncio
 import base64
@@ -44,7 +44,7 @@ SOME, MUCH, TOO_MUCH = 10_000, 1_000_000, 4_500_000
 
 
 class Adapter:
-    """An adapter: `write` one turn, `read` all, and make the messages of a turn."""
+    """An adapter with methods to `write` a turn, to `read` all turns, and to build the messages of a turn."""
 
     def __init__(self, store: HistoryStore, on_loss: Callable[[Loss], None] | None = None) -> None:
         self.store, self.on_loss = store, on_loss
@@ -59,7 +59,7 @@ class Adapter:
         raise NotImplementedError
 
     def calls(self, sizes: list[int]) -> list[Any]:
-        """Parallel calls, and their results of these sizes."""
+        """Return parallel calls, and their results with these sizes."""
         raise NotImplementedError
 
     def stored(self) -> list[Message]:
@@ -368,7 +368,7 @@ def test_an_entry_above_the_cap_keeps_its_place(store: HistoryStore) -> None:
 
 
 def test_text_of_a_model_is_one_part() -> None:
-    """A run that begins and ends with text is not cut inside."""
+    """A run that begins and ends with text is not split."""
     with HistoryStore("memory://", search="off") as store:
         history = PydanticAIHistory("s", store)
         said = [

@@ -1,4 +1,4 @@
-"""No limit, selector, compaction, fork or prompt leaves half a pair of what providers really send."""
+"""No limit, selector, compaction, fork or prompt splits a pair of items that providers really send."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ def requested(form: str, messages: Iterable[Message]) -> list[Any]:
 
 
 def torn(form: str, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """The pairs that were whole before and are half now."""
+    """Return the pairs that were whole before and are split now."""
     (opened, answered), (calls, answers) = opened_and_answered(form, before), opened_and_answered(form, after)
     whole = [one for one in opened if one[1] != "-" and opened.count(one) == answered.count(one)]
     lone = alone(form, before)

@@ -1,6 +1,6 @@
-"""Random conversations of one provider, with everything that opens or answers a pair, and what is wrong with a request.
+"""Random conversations of one provider, with all items that open or answer a pair, and a check of requests.
 
-This module does not use `redis_history`: its tables of what belongs together are its own.
+This module does not use `redis_history`, and defines the pairs independently.
 """
 
 import itertools
@@ -140,7 +140,7 @@ def _chat(kind: str, k: str) -> Step:
     return [call], [{"role": "tool", "tool_call_id": k, "content": "y"}], []
 
 
-#: By provider: how a step is made, and of which kinds there are steps.
+#: For each provider, the function that makes a step, and the kinds of steps.
 STEPS: dict[str, tuple[Callable[[str, str], Step], tuple[str, ...]]] = {
     "openai_responses": (
         _responses,
@@ -176,7 +176,7 @@ def _said(form: str, text: str) -> Item:
 
 
 def _reply(form: str, parts: list[Item]) -> list[Item]:
-    """The messages of these parts of the model."""
+    """Return the messages with these parts of the model."""
     match form:
         case "openai_responses":
             return parts
@@ -289,13 +289,13 @@ def _parts(form: str, items: Iterable[Any]) -> Iterable[Any]:
 
 
 def alone(form: str, items: Sequence[Any]) -> list[Any]:
-    """Answers without a call before them. With `calls`, calls without an answer, too."""
+    """Return answers without a call before them."""
     opened, answered = opened_and_answered(form, items)
     return [one for one in answered if one not in opened or answered.count(one) > opened.count(one)]
 
 
 def refused(form: str, items: Sequence[Any]) -> list[Any]:
-    """Why an API refuses a request: half a pair, a call of code that is not there, lone reasoning, lost signatures."""
+    """Return the reasons to reject a request: split pairs, missing calls of code, lone reasoning, lost signatures."""
     opened, answered = opened_and_answered(form, items)
     wrong: list[Any] = [one for one in set(opened + answered) if opened.count(one) != answered.count(one)]
     here = {id_ for _, id_ in opened}

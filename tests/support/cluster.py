@@ -80,9 +80,8 @@ class RealCluster:
         return node
 
     def wait_until_joined(self) -> None:
-        """Wait until all nodes know each other and agree on the owners of all slots. A moved slot
-        is announced only to primaries. A replica that takes over before it learns this claims the slot, whose keys it
-        lacks."""
+        """Wait until all nodes know each other and agree on the owners of all slots. A moved slot is announced only to
+        primaries. A replica that takes over before it learns this claims the slot, whose keys it lacks."""
 
         def joined() -> bool:
             if not all(self._sees_all(node) for node in self.nodes):

@@ -64,8 +64,8 @@ class KilledError(BaseException):
 
 @contextmanager
 def killed_before(store: Any, script: str, number: int = 1) -> Iterator[None]:
-    """Kill a store of a server, of either kind, before the call of this script for the first (second, ...) time. It is
-    an error if that is never called."""
+    """Kill a synchronous or asynchronous store of a server before the first (second, ...) call of this script. It is an
+    error if the call never happens."""
     backend, calls = getattr(store, "_target", store).backend, [0]
     carry_out = backend.carry_out
 

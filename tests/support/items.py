@@ -1,4 +1,4 @@
-"""Conversations with each kind of item that providers send, for tests of what operations do to them.
+"""Conversations with each kind of item that providers send, to test the effects of operations on them.
 
 Each has one user turn before the item and two after it. If the item has a result, its text contains `SECRET`.
 """
@@ -520,7 +520,7 @@ CASES: dict[str, Case] = dict(_cases())
 
 
 def sdk_objects(case: Case) -> list[Any]:
-    """The items, with objects of the provider's SDK where a reply has them."""
+    """Return the items, as objects of the provider's SDK if they belong to a reply."""
     from pydantic import TypeAdapter, ValidationError  # each SDK is imported when it is asked first
 
     match case.form:

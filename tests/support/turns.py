@@ -1,8 +1,8 @@
 """Several actors take their steps in every order, one step at a time: a small model checker.
 
 An actor is a coroutine with a separate store. It stops before each of its steps: an operation of the backend, or
-a call to the server. A run lets one actor after the other take a step, as its schedule says. `every_order` runs all
-schedules: each run repeats the choices of the one before, up to the last that can still be made otherwise.
+a call to the server. In a run, the schedule chooses the actor for each step. `every_order` runs all
+schedules: each run repeats the choices of the previous run, up to the last choice with a remaining alternative.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
-#: Runs of one exploration, which nobody wants to wait for.
+#: The maximum number of runs of an exploration.
 _MOST = 100_000
 
 
@@ -44,8 +44,8 @@ class Run:
     async def play(
         self, actors: dict[str, Coroutine[Any, Any, Any]], after: Callable[[str], Awaitable[None]], kill: str = ""
     ) -> None:
-        """Play to the end. `after` is called after each step of the actor that it gets, and after the last. The actor
-        `kill` may be killed instead of each of its steps."""
+        """Run all actors to their end. `after` is called with the actor after each of its steps, and after the last
+        step. The actor `kill` may be killed instead of each of its steps."""
         tasks = {}
         for name, actor in actors.items():  # up to its first step
             tasks[name] = asyncio.ensure_future(self._act(name, actor))
@@ -81,7 +81,7 @@ class Run:
 
 
 async def every_order(play: Callable[[Run], Awaitable[None]]) -> AsyncIterator[Run]:
-    """Runs of all schedules, each after it was played."""
+    """Play all schedules, and yield each run after its end."""
     schedule: list[int] = []
     for _ in range(_MOST):
         run = Run(schedule)

@@ -362,7 +362,7 @@ def test_a_file_id_reaches_every_provider_that_takes_file_ids(format_, modality)
 
 @every_format
 def test_a_reference_that_is_neither_file_id_nor_url_is_reported(format_):
-    """The model reads the name in its place."""
+    """The model reads the name instead."""
     for reference in ("uploads/a.pdf", "a.pdf", "s3://bucket/a.pdf", "C:\\a.pdf", "ftp://x.test/a", ""):
         for role in (user, assistant):
             losses = []

@@ -1,4 +1,4 @@
-"""Messages above the cap: what is kept of them."""
+"""Content that is kept of messages above the cap."""
 
 from typing import Any
 

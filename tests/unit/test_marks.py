@@ -163,7 +163,7 @@ PROGRAM = [
 
 
 def test_only_calls_that_a_result_can_answer_are_settled() -> None:
-    """Not a computer's, whose output is a screenshot, nor those that the provider answers itself."""
+    """Calls of a computer, whose output is a screenshot, and calls that the provider answers itself are excluded."""
     said = [
         *read("openai_responses", {"type": "computer_call", "id": "c", "call_id": "c"}, PROGRAM[1] | {"caller": None}),
         *read("anthropic", {"role": "assistant", "content": [SEARCH]}),

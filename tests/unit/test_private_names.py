@@ -22,7 +22,7 @@ def test_no_private_name_of_redis_py_is_used() -> None:
 
 
 def test_no_class_of_redis_py_is_extended() -> None:
-    """Its classes may get new methods in any release."""
+    """Any release may add methods to its classes."""
     names = {name for name, value in vars(redis).items() if isinstance(value, type)} | {
         "Pipeline",
         "AbstractConnection",

@@ -1,4 +1,4 @@
-"""The Lua scripts, as they are read from their files."""
+"""Rules for the source of the Lua scripts."""
 
 import re
 from collections.abc import Iterator

@@ -119,7 +119,7 @@ class Gate:
         self.calls = 0
 
     async def begin(self, client: httpx.AsyncClient, body: dict[str, Any]) -> asyncio.Task[list[dict[str, Any]]]:
-        """Ask for this answer, until it begins, and with it its stream."""
+        """Request this answer, and wait until its stream begins."""
         answered = asyncio.Event()
 
         async def both() -> None:

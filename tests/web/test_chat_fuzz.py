@@ -1,5 +1,5 @@
-"""Requests that nobody thought of, from a seeded generator: no error of the server, no role but the user's, and memory
-in proportion to the request."""
+"""Random requests from a seeded generator. They cause no server errors, store no role except the user's, and use memory
+in proportion to their size."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ AG: Final[dict[str, Any]] = {
 
 
 class Fuzz:
-    """Bodies and requests that are almost right."""
+    """Generates bodies and requests that are almost valid."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def changed(self, value: Any, chance: float) -> Any:
-        """A value with odd ones in some places, without some keys and with some items twice."""
+        """Return a value with unusual values in some places, without some keys, and with some items repeated."""
         if self.random.random() < chance:
             return self.random.choice(ODD)
         if isinstance(value, dict):
@@ -181,7 +181,7 @@ async def check_stored(store: AsyncHistoryStore) -> None:
 
 
 async def test_any_request(full: bool) -> None:
-    """Any path, method and header, to a chat and to the live view."""
+    """Random paths, methods and headers are sent to a chat and to the live view."""
     fuzz = Fuzz(13)
     async with AsyncHistoryStore("memory://") as store:
         await store.append("chat", assistant("an answer"))

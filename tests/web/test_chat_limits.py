@@ -1,4 +1,4 @@
-"""Limits of a chat, rights that end, and stops: what a visitor may cost, and for how long."""
+"""Limits of a chat, expired rights and stops, which bound the cost of a visitor."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ async def test_a_stream_does_not_keep_its_request(serve: Any, store: AsyncHistor
 
 
 async def chunked(body: Any) -> Any:
-    """Without a Content-Length."""
+    """The request does not have a Content-Length."""
     for byte in json.dumps(body).encode():
         yield bytes([byte])
 
@@ -308,7 +308,7 @@ async def chunked(body: Any) -> Any:
 async def test_an_edit_of_any_part_reaches_its_readers(
     serve: Any, store: AsyncHistoryStore, protocol: str, change: str
 ) -> None:
-    """Or their stream ends, so that they read again."""
+    """Otherwise their stream ends, so that they read again."""
 
     def parts(value: str) -> list[Any]:
         return [

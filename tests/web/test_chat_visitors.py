@@ -226,7 +226,7 @@ BODIES: dict[str, Any] = {
 async def test_two_users_who_begin_one_chat_never_meet(
     serve: Any, store: AsyncHistoryStore, full: bool, with_owner: bool
 ) -> None:
-    """They name one id at two web processes at the same moment, and send anything. One of them has the chat."""
+    """They send random requests with the same id to two web processes. The chat belongs to a single user."""
     random_ = random.Random(7)
 
     async def authorize(request: Any, chat: str, action: str) -> bool:
@@ -425,7 +425,7 @@ async def test_a_summary_is_no_message_of_a_user(serve: Any, store: AsyncHistory
 
 
 async def test_numbers_of_any_size_come_back(serve: Any, store: AsyncHistoryStore) -> None:
-    """One of more than 64 bits made each later read of the chat fail."""
+    """An integer of more than 64 bits made each later read of the chat fail."""
     large = [2**64, -(10**30), {"a": 10**200}]
     part = {"type": "data-x", "data": large}
 
@@ -441,7 +441,7 @@ async def test_numbers_of_any_size_come_back(serve: Any, store: AsyncHistoryStor
 
 @pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
 async def test_ids_that_come_back_are_short(serve: Any, store: AsyncHistoryStore, protocol: str) -> None:
-    """Each event of a stream, or its first, has them."""
+    """Long ids are rejected, because each event of a stream, or its first event, repeats them."""
     client = await serve(speaker(store), protocol=protocol)
     long = "x" * 513
     body: dict[str, Any] = {"id": CHAT, "messages": [ui(PAID, role="assistant", id_=long)]}

@@ -16,7 +16,7 @@ from redis_history.web import Action, Limits, LiveView
 from tests.support.web import Stream, at, client, listening
 from tests.web.test_routes import mounted
 
-#: Rights are asked again late, so that nothing but a change of the conversation lets a stream ask.
+#: Rights are rechecked late, so that only a change of the conversation makes a stream ask.
 LATE = Limits(heartbeat=0.05, reauthorize=600)
 
 

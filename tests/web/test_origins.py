@@ -64,14 +64,14 @@ async def statuses(web: Any, headers: dict[str, str]) -> list[int]:
 
 
 PERMITTED = [status for *_, status in REQUESTS]
-#: The changes among them are refused.
+#: The status of each request if changes are rejected.
 READ_ONLY = [403 if method not in ("GET", "HEAD") else status for method, *_, status in REQUESTS]
 
 
 @pytest.mark.proves("other-origins")
 async def test_host_names(store: Any) -> None:
-    """DNS rebinding: a page of evil.example, whose name leads here, is of the same origin for the browser, and needs no
-    cookie where everybody may do everything."""
+    """DNS rebinding: evil.example resolves to this server, so the browser sees its page as same-origin. The page needs
+    no cookie if all clients may perform all actions."""
     local = ("localhost", "LOCALHOST:8000", "app.localhost", "127.0.0.1:1", "[::1]:8000", "192.168.0.7", "testserver")
     evil = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", "", "x/y")
     named = ("chat.example.com", "Chat.Example.com.:443", "a.b.example.org")

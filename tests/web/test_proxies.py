@@ -1,4 +1,4 @@
-"""Applications behind a proxy that takes a part of the path, wherever the live view and the chat are mounted."""
+"""Applications behind a proxy that strips a part of the path, with the live view and the chat mounted at any path."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,7 +17,7 @@ from redis_history.web import ChatEndpoints, LiveView, allow_all
 from tests.support.web import listening
 from tests.web.chatting import asked, speaker
 
-#: Ids that a path changes, or that once had a meaning of their own in one.
+#: Ids that are changed in a path, or that once had a special meaning in a path.
 IDS = ("c", "a/b", "~", "~YWI", "~c/d", "=x", "100%25", "旅行")
 
 
@@ -26,7 +26,7 @@ async def plain(request: Any) -> Response:
 
 
 class Stripping:
-    """A middleware that takes a prefix off the path alone, and says so in `root_path`."""
+    """A middleware that strips a prefix from the path alone, and adds it to `root_path`."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app, self._prefix = app, prefix

@@ -25,8 +25,8 @@ SECRETS = ("a secret", "its title")
 
 
 class Asked(NamedTuple):
-    """A request, in which `{c}` stands for the conversation; and the actions that it needs. `at`: "list" for an answer
-    with what the user may also read."""
+    """A request, in which `{c}` stands for the conversation, and the actions that it needs. `at`: "list" for a response
+    that also contains other conversations that the user may read."""
 
     method: str
     path: str
@@ -153,7 +153,7 @@ async def filled_store() -> AsyncIterator[AsyncHistoryStore]:
 
 
 async def state(store: AsyncHistoryStore) -> dict[str, Any]:
-    """All that a change could change."""
+    """Return all state that a request could change."""
     names = sorted([one.conversation_id async for one in store.iter_conversations()])
     return {name: (await store.get(name, include_archived=True), await store.get_conversation(name)) for name in names}
 
@@ -171,7 +171,7 @@ def ann(request: Request) -> Participant:
 
 
 async def tried(requests: list[Asked], make: Any) -> int:
-    """Try all requests. Returns how many answers were checked."""
+    """Send all requests. Returns the number of checked responses."""
     count = 0
     for (asked, role, whose), participant in itertools.product(cases(requests), (None, ann)):
         allowed = asked.needs <= role and whose != "other"

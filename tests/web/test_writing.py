@@ -192,7 +192,7 @@ async def test_appended_messages_get_the_signed_in_participant(store: Any, kind:
 
 
 async def test_who_begins_a_conversation_owns_it(store: Any) -> None:
-    """So that its author may read it, and it is erased with the author's data."""
+    """The author may therefore read it, and it is erased with the author's data."""
     view = LiveView(store, authorize=allow_all, participant=lambda _: Participant("user", "ann"), read_only=False)
     async with client(view, headers={}) as web:
         done = await web.post(MESSAGES, json={"text": "hi", "id": "m1"})

@@ -1,4 +1,4 @@
-"""Interprets what a server answers. No I/O."""
+"""Interprets the replies of a server, without I/O."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
 #: Commands that a worker does not need for compaction.
 _REPLIES: Final = {"append", "strlen", "exists", "zpopmin"}
 #: For each series of versions, the first one in which a Lua script cannot leave the sandbox (CVE-2025-49844 and
-#: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: the
-#: series never received the fix. Newer series, and series of managed servers, are not listed. Every user of a store may
-#: run scripts.
+#: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: the series never
+#: received the fix. Newer series, and series of managed servers, are not listed. Every user of a store may run scripts.
 _SAFE_SINCE: Final[dict[str, dict[tuple[int, int], tuple[int, int, int] | None]]] = {
     "redis": {
         (6, 2): (6, 2, 20), (7, 0): None, (7, 2): (7, 2, 11), (7, 4): (7, 4, 6), (8, 0): (8, 0, 4), (8, 2): (8, 2, 2),
@@ -161,7 +160,7 @@ def _version(server: Capabilities, answers: Answers, where: Where) -> _Result:
         return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
     text = f"{server.backend.capitalize()} {server.version}"
     if where.private or any(name in info for info in answers.info for name in _OTHERS):
-        return "ok", text, None  # nobody else can reach a private server
+        return "ok", text, None  # other users cannot reach a private server
     numbers = tuple(map(int, server.version.split(".")))
     safe = _SAFE_SINCE.get(server.backend, {}).get((numbers[0], numbers[1]), (0, 0, 0))
     if safe is not None and numbers >= safe:

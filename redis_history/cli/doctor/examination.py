@@ -70,8 +70,7 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
 
 
 def lacking_commands(nodes: Sequence[Sequence[Any]]) -> frozenset[str]:
-    """Those of the administrators' commands that a fix may need, and that a node does not have, or takes only in
-    part."""
+    """Return the administrators' commands that a fix may need but that a node does not support, or only partly."""
     words = ("unknown command", "unsupported")
     refused = {name: [replies[at] for replies in nodes] for at, name in ((1, "CONFIG"), (2, "ACL"))}
     return frozenset(
@@ -110,7 +109,7 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
 
 
 def _index_names(keyspace: Keyspace, cluster: bool) -> list[bytes]:
-    """The names that the index of all, or that of a node, may have."""
+    """Return the possible names of the common index, and of the index of a node."""
     return [keyspace.index, *(keyspace.index_names(cluster=True) if cluster else ())]
 
 

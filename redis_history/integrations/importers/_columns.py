@@ -1,4 +1,4 @@
-"""The columns of a table of messages, or the keys of a record, that say whose and from when a conversation is."""
+"""The columns of a table of messages, or the keys of a record, with the id, owner and time of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts messages of a file one by one, so that each that cannot be imported is reported, and costs no other."""
+"""Converts messages of a file one by one, so that each invalid message is reported without affecting others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _chats(messages: list[Any], form: Form) -> Iterable[Any]:
 
 
 def _converted(message: Any, form: Form) -> Message:
-    """One message. Raises InvalidMessageError for one with an unknown role, or without content."""
+    """Convert a message. Raises InvalidMessageError for an unknown role, or without content."""
     if isinstance(message, InvalidMessageError):
         raise message
     if form == "langchain" and not is_langchain(message):

@@ -50,7 +50,7 @@ def export_messages(
     `target` is a path or a binary file. A file at the path is replaced only when the export is complete, and keeps its
     mode. A link is followed. Devices and named pipes are written directly. If the path ends in .gz, the output is
     gzipped. With `resume`, an interrupted export to the path leaves `<path>.partial`, which is not gzipped, and the
-    next one continues it, without the conversations that it has.
+    next export continues it, without the conversations that it already contains.
 
     Raises InvalidInputError for an unknown conversation id, for `resume` without the path of a file, and if
     `<path>.partial` is a link or another user's.
@@ -165,9 +165,9 @@ def _continuing(path: Path, mode: int) -> Iterator[tuple[IO[bytes], Container[st
 
 
 def _own_file(path: Path, mode: int) -> IO[bytes]:
-    """A new file, or this user's. The name can be guessed, so that others who may write to the folder can make a link
-    to a file that this user may overwrite, or a file that they may read, before the export. Raises InvalidInputError.
-    """
+    """Open a new file, or an existing file of this user. The name can be guessed. Other users with write access to the
+    folder could therefore create a link to a file that this user may overwrite, or a file that they may read, before
+    the export. Raises InvalidInputError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
     try:
         number = os.open(path, flags, mode)

@@ -111,8 +111,8 @@ class _Import:
         return self.counts
 
     async def _publish(self, transcript: Transcript, exported: Original) -> bool:
-        """Make the conversation as it was exported. False: the store has it already, and other messages; or it cannot
-        because of the lines."""
+        """Create the conversation as it was exported. Returns False if the store already has it with other messages, or
+        if lines are missing or invalid."""
         snapshot, count = exported.snapshot, len(transcript.messages)
         record, numbers = snapshot.record, {archive.number for archive in snapshot.archives}
         archive_of = {name: number for name, number in exported.archive_of.items() if number in numbers}
@@ -138,7 +138,7 @@ class _Import:
         try:
             steps = forks.publish(snapshot, archive_of, transcript.messages)
             await answer_of(self.store._publish(record.conversation_id, steps))
-        except errors.ConversationExistsError:  # somebody has just made it
+        except errors.ConversationExistsError:  # another import has just created it
             return False
         self._count(messages=count, new=count)
         return True

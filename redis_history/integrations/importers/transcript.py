@@ -51,7 +51,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     timestamps if the source has one for each message, in ascending order. The source's own text for the time is always
     in `metadata["time"]`.
 
-    `exported`: what only an export of redis_history has.
+    `exported`: data that only exports of redis_history contain.
     """
 
     conversation_id: str
