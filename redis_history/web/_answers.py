@@ -44,8 +44,8 @@ async def newest_messages(
     most: int = _MOST,
     size: int = SIZE,
 ) -> tuple[list[Message], bool]:
-    """The newest messages of a conversation, ascending, and whether there may be more: at most `most`, as many as have
-    `size` bytes together, but at least one. Reads on backwards until `is_enough(messages)`."""
+    """The newest messages of a conversation, ascending, and whether there may be more: at most `most`, and at most
+    `size` bytes together, but at least one message. Reads backwards until `is_enough(messages)`."""
     found: list[Message] = []
     while len(found) < most:
         count = min(_PAGE, most - len(found))

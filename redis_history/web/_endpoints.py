@@ -63,7 +63,7 @@ async def conversations(view: LiveView, request: ApiRequest) -> Response:
     rights = view.read_rights(request.http)
     examined = limit + 1 if rights.is_open else _EXAMINED
     found = await _following(view.store, place, examined + 1, user_id=owner, agent_name=agent, forked_from=origin)
-    # One more than the limit: whether a next page has any that this user may read, and not how many others may.
+    # One more than the limit, to detect a next page for this user without revealing the number of other conversations.
     lives = await rights.readable([one.conversation_id for one in found[:examined]], limit + 1)
     names = list(lives)[:limit]
     previews = await _previews(view.store, names)
@@ -83,8 +83,8 @@ async def conversations(view: LiveView, request: ApiRequest) -> Response:
 
 
 class _Place(NamedTuple):
-    """A place in the list: behind a conversation. It tells a client no more than this conversation does, in particular
-    not how many others there are before it."""
+    """A place in the list, after a conversation. It reveals no more than this conversation, in particular not the
+    number of conversations before it."""
 
     changed: int
     conversation_id: str
@@ -112,7 +112,7 @@ class _Place(NamedTuple):
         places = list(map(_Place.of, found))
         if self in places:
             return places.index(self) + 1
-        # It has changed, and so moved to the front, or is gone.
+        # It has changed, and so moved to the front, or was removed.
         return next((at for at, one in enumerate(places) if one.changed <= self.changed), len(places))
 
 
@@ -124,7 +124,7 @@ async def _following(
     while True:
         found: list[Conversation] = await store.list_conversations(limit=min(size, _LIST_END), **selection)
         start = 0 if place is None else place.index_after(found)
-        if len(found) < size or start + count <= size:  # its end, or that of what can be reached
+        if len(found) < size or start + count <= size:  # the end of the list, or of its reachable part
             return found[start : start + count]
         size *= 2
 
@@ -255,9 +255,9 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
     message = message_of({"role": "user", **fields, "parts": [text]})
     if not request.body.keys() & {"role", "participant"}:
         message = replace(message, participant=user)
-    Append.of(name, message)  # raises for what cannot be stored, before there is a conversation
+    Append.of(name, message)  # raises for invalid messages, before the conversation exists
     if user is not None and await view.store.get_conversation(name) is None:
-        with suppress(ConversationExistsError):  # somebody else was faster, who may be another user
+        with suppress(ConversationExistsError):  # another request, perhaps of another user, was faster
             await view.store.create_conversation(Conversation(name, user_id=user.id))
         await view.confirm(request.http, name, "append")
     done = await view.store.append(name, message)

@@ -40,8 +40,8 @@ KINDS: Final[dict[type, str]] = {
 
 
 class Entry(NamedTuple):
-    """An encoded event, the cursor after it, its conversation, and the life of the conversation of which it tells; ""
-    if it tells only that the conversation does not exist."""
+    """An encoded event, the cursor after it, its conversation, and the life of the conversation that it describes; ""
+    if it only reports that the conversation does not exist."""
 
     cursor: str
     conversation_id: str

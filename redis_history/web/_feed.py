@@ -75,7 +75,7 @@ class Feed:
 
 class Reader:
     """One reader of a feed, which may lose its right to read. `confirm` is called before the first event, and
-    `ask_again` every `interval` seconds; both raise Refused. Then the stream is cut, and the answer goes on."""
+    `ask_again` every `interval` seconds; both raise Refused. Then the stream is cut, and the answer continues."""
 
     def __init__(
         self, feed: Feed, confirm: Callable[[], Awaitable[object]], ask_again: Callable[[], Awaitable[object]],

@@ -79,7 +79,7 @@ def bad_input(detail: str) -> Refused:
 
 
 def failure(error: Exception, place: str) -> Response:
-    """The response to a request that failed with an exception. `place`: what the log names.
+    """The response to a request that failed with an exception. `place`: its name in the log.
 
     Errors of the store's server are logged and not sent, because they may name hosts.
     """
@@ -210,8 +210,8 @@ async def json_body(http: Request, most: int, empty: bytes = b"", patience: floa
 
 class EventStream(StreamingResponse):
     """A response with server-sent events. Sends `chunks` until they end, the client disconnects, or it accepts no data
-    for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then `farewell` follows, the event that
-    tells the client so: ASGI has no way to break off a response, and servers log one without an end as an error.
+    for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then `farewell` follows, an event
+    that notifies the client: ASGI cannot abort a response, and servers log a response without an end as an error.
 
     `on_end` is called as soon as no more chunks are needed. A client that accepts no data gets the end of the response
     when it reads again.
@@ -236,7 +236,7 @@ class EventStream(StreamingResponse):
         self._is_cut, self._farewell = is_cut, farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused: Message | None = None  # what the client did not accept in time
+        refused: Message | None = None  # the message that the client did not accept in time
 
         async def send_in_time(message: Message) -> None:
             nonlocal refused

@@ -149,12 +149,12 @@ class ConversationWatch(_Watch):
                     life = await rights.readable_life(self._conversation_id)
                 if life is None and not rights.is_open:
                     return  # the client reconnects, and gets the error response
-                # Former lives are left out: whose they were cannot be asked any more. A `reset` follows them.
+                # Former lives are left out, because their owners cannot be checked any more. A `reset` follows them.
                 if sent := b"".join(entry.data for entry in entries if rights.is_open or entry.life in ("", life)):
                     yield sent
                 if not entries[-1].life and not rights.is_open:
                     life = BEGINNING.epoch
-            elif life == BEGINNING.epoch and index == self.ring.end:  # a run before the conversation is nobody's yet
+            elif life == BEGINNING.epoch and index == self.ring.end:  # such a run lacks an owner
                 if not await self._changed():
                     yield PING
             elif index == self.ring.end and run_state != self._run_state:

@@ -1,4 +1,4 @@
-"""Under which host names an application is reached, and pages of which origins may send it requests."""
+"""The host names of an application, and the origins whose pages may send it requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from redis_history.web._http import Refused
 
 #: A name or an address (IPv6 in brackets) and an optional port, without other characters.
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@?#\\]+)(:[0-9]{1,5})?")
-#: What `hosts` may have: a name, all names below one, or all names.
+#: Valid values of `hosts`: a name, all names below a name, or all names.
 _NAME: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
-#: What `origins` may have, as browsers send it. Pages of applications have schemes of their own.
+#: Valid values of `origins`, as browsers send them. Pages of applications have their own schemes.
 _ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/?")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _METHODS: Final = "GET, HEAD, POST, PATCH, DELETE"
@@ -32,8 +32,8 @@ _PREFLIGHT_LASTS: Final = "600"
 def is_known_host(host: str, names: Collection[str], *, local: bool = False) -> bool:
     """Whether a Host header has an IP address, a name in `names`, or with `local`, any name without a dot.
 
-    In DNS rebinding, a page of `evil.example` makes this name lead to the server, and may then read from it like a page
-    of the server itself. An IP address cannot be rebound, and nobody outside has a name without a dot.
+    In DNS rebinding, a page of `evil.example` makes this name resolve to the server, and may then read from it like a
+    page of the server itself. An IP address cannot be rebound, and attackers outside cannot own a name without a dot.
     """
     if not _HOST.fullmatch(host):
         return False
@@ -64,7 +64,7 @@ def is_same_origin(request: Request) -> bool:
 
 class Callers:
     """The options `origins` and `hosts` of an application. `is_open`: whether it answers without a sign-in. Then a name
-    that an attacker may own is not accepted, unless `hosts` has it.
+    that an attacker may own is rejected unless `hosts` contains it.
 
     Raises ConfigurationError.
     """
@@ -86,8 +86,8 @@ class Callers:
             raise Refused(403, "wrong_host", detail)
 
     def check_origin(self, request: Request) -> None:
-        """Raises Refused for a change that a page of another origin asks for, because a browser sends the user's
-        cookies with it."""
+        """Raises Refused for a change that a page of another origin requests, because browsers send the user's cookies
+        with it."""
         if request.method not in ("GET", "HEAD") and not (self.is_named(request) or is_same_origin(request)):
             detail = "a page of another origin sent this request: if it may, name its origin with origins=[…]"
             raise Refused(403, "wrong_origin", detail)
@@ -121,7 +121,7 @@ class Callers:
 
 
 def _origin(text: str) -> str:
-    """As browsers send it in the header Origin."""
+    """Return the origin in the form in which browsers send it."""
     found = _ORIGIN.fullmatch(text.lower())
     if found is None:
         rule = "origins such as 'https://chat.example.com' or 'http://localhost:3000': no path, no '*'"

@@ -1,4 +1,4 @@
-"""How much the visitors of a chat may have open in a process."""
+"""Limits for the requests, streams and answers of a chat in a process."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class ChatLimits(Struct, frozen=True, kw_only=True):
 
 
 class Place:
-    """The place of one stream. It is free again at the end of the request, unless a response keeps it until it
-    leaves."""
+    """The place of one stream. It is released at the end of the request, unless a response keeps it until its end."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave: Callable[[], None] | None = leave
@@ -65,7 +64,7 @@ class Place:
 
 
 class Places:
-    """Counts open streams and answers. Visitors who are not signed in count for the process alone."""
+    """Counts open streams and answers. Visitors without a sign-in count only for the process."""
 
     def __init__(self, limits: ChatLimits) -> None:
         self._limits = limits
@@ -75,8 +74,8 @@ class Places:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Counts the bytes of the body of one request until it has been read. Gives a function to call with its size
-        when it has grown, which raises Refused."""
+        """Count the bytes of the body of one request until it is read. Yields a function to call with its size whenever
+        it has grown, which raises Refused."""
         counted = 0
 
         def grow(size: int) -> None:
@@ -113,7 +112,7 @@ class Places:
         _check(self._answers, _name_of(user), "answers", self._limits.answers, self._limits.answers_per_user)
 
     def answer(self, user: Participant | None) -> Callable[[object], None]:
-        """Counts an answer. Returns what is to be called at its end."""
+        """Count an answer. Returns a function to call at its end."""
         name = _name_of(user)
         self._answers[name] += 1
         return lambda _: _drop(self._answers, name)

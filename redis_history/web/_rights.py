@@ -1,4 +1,4 @@
-"""Which conversations a client may read, by their lives: an id that was deleted can be another user's the next time."""
+"""The read rights of a client, by lives of conversations, because another user can reuse the id of a deleted one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRIES: Final = 3
 
 
 class _Known(NamedTuple):
-    """Whether the client may read this life of a conversation, and when that is asked again."""
+    """Whether the client may read this life of a conversation, and when the right is checked again."""
 
     life: str
     allowed: bool
@@ -59,7 +59,7 @@ class ReadRights:
         return {one: lives[one] for one in found[:limit]}
 
     async def unchanged(self, lives: dict[str, str]) -> dict[str, str]:
-        """Those conversations that still have these lives."""
+        """Return the conversations that still have these lives."""
         if self._allows is None:
             return lives
         now = await _lives_of(self._store, lives)
@@ -90,7 +90,8 @@ class ReadRights:
 
     def lost(self, conversation_id: str) -> bool:
         """Whether the client could read a conversation that it now cannot, because it has ended or was created again.
-        After a deletion, `authorize` cannot answer: it may allow to everybody what does not exist. True only once."""
+        After a deletion, `authorize` cannot answer: it may allow everybody to read a missing conversation. True only
+        once."""
         if self._allows is None:
             return True
         if conversation_id not in self._shown:

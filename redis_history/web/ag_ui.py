@@ -40,7 +40,7 @@ async def events(
 ) -> AsyncIterator[core.BaseEvent | None]:
     """The events of the answer of a run from its start, as it is written, until the run ends: RUN_STARTED, text,
     reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled") or RUN_ERROR. None
-    comes while nothing happens.
+    is sent during pauses.
 
     `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
     events follow. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the
@@ -59,8 +59,8 @@ async def events_of(
     store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: model.Position | None,
     protocol_run_id: str | None, snapshot: bool, replaces: bool = False, size: int = SIZE,
 ) -> AsyncIterator[list[core.BaseEvent]]:  # fmt: skip
-    """The `events` that are known at the same time, together. `replaces`: the answer replaces what former runs have
-    written after the message. `size`: bytes of the messages of a snapshot."""
+    """The `events` in groups of those that are available together. `replaces`: the answer replaces the messages that
+    former runs wrote after the message. `size`: bytes of the messages of a snapshot."""
     writer: _Writer | None = None
 
     async def shown(answer: Answer) -> core.MessagesSnapshotEvent:
@@ -92,7 +92,7 @@ async def events_of(
 
 
 class _Writer:
-    """Writes what an answer has more than what was written."""
+    """Writes the new content of an answer since the last call."""
 
     def __init__(self, conversation_id: str, run_id: str) -> None:
         self._conversation_id, self._run_id = conversation_id, run_id
@@ -101,7 +101,7 @@ class _Writer:
         self._ended: dict[tuple[str, int], Any] = {}  # parts that are complete, as the client has them
 
     def skip(self, answer: Answer) -> None:
-        """The client has this much of the answer from a snapshot."""
+        """Note that the client has this part of the answer from a snapshot."""
         self._texts, self._begun, self._ended = {}, {}, {}
         for message, index, part, complete in self._parts(answer):
             is_text = isinstance(part, model.TextPart | model.ReasoningPart)
@@ -111,7 +111,7 @@ class _Writer:
                 self._ended[message.id, index] = _shown(part)
 
     def is_outdated(self, answer: Answer) -> bool:
-        """Whether something that the client has was edited or removed."""
+        """Whether content that the client has was edited or removed."""
         parts = {(message.id, at): part for message, at, part, _ in self._parts(answer)}
         if not (self._texts.keys() | self._ended.keys()) <= parts.keys():
             return True
@@ -198,7 +198,7 @@ def _shown(part: Any) -> Any:
 
 
 def _part_id(message: model.Message, index: int) -> str:
-    """The id of the AG-UI message for a part: each text and each result is one."""
+    """The id of the AG-UI message for a part. Each text and each result is a separate message."""
     return message.id if index == 0 else f"{message.id}:{index}"
 
 

@@ -53,7 +53,7 @@ async def ui_message_stream(
     `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
     chunks follow. `after`: the position of the message that it answers. Raises ConfigurationError for another store
     than an AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then the client has to read
-    the messages again, and `sse` tells it so.
+    the messages again, which `sse` reports to it.
     """
     check_store(store, "ui_message_stream", AsyncHistoryStore)
     async for chunks in chunks_of(store, conversation_id, run_id=run_id, after=after):
@@ -69,8 +69,8 @@ async def chunks_of(
     calls: Collection[str] = (),
     **options: Any,
 ) -> AsyncIterator[list[Chunk]]:
-    """The chunks of `ui_message_stream` that are known at the same time, together. `message_id`: of the UI message of
-    the client that the answer continues, which has these `calls`; None: it is a new one."""
+    """The chunks of `ui_message_stream` in groups of those that are available together. `message_id`: the id of the
+    client's UI message that the answer continues, with these `calls`; None: the message is new."""
     writer = _Writer(message_id, calls)
     async for answer in follow_answer(store, conversation_id, **options):
         yield list(writer.chunks(answer))
@@ -99,7 +99,7 @@ CUT: Final = frame({"type": "error", "errorText": RECONNECT})
 
 
 class _Writer:
-    """Writes what a UI message has more than what was written."""
+    """Writes the new content of a UI message since the last call."""
 
     def __init__(self, message_id: str | None, calls: Collection[str]) -> None:
         self._message_id = message_id
@@ -174,7 +174,7 @@ class _Part:
         self._id = id_
         self._kind = block["type"], block.get("toolCallId")
         self._sent = ""
-        self._chunks: dict[str, Chunk] = {}  # that were sent, by what they tell
+        self._chunks: dict[str, Chunk] = {}  # sent chunks by their subject
         self._is_known = is_known  # only the result of a call of the client is new
 
     def is_of(self, block: Chunk) -> bool:
@@ -193,7 +193,7 @@ class _Part:
             yield from self._new("part", chunk, again=kind.startswith("data-") and block.get("id") is not None)
 
     def _new(self, what: str, chunk: Chunk, *, again: bool = False) -> Iterator[Chunk]:
-        """A chunk that was not sent. Raises ConflictError if another one was, unless it can be sent `again`."""
+        """Yield a chunk that was not sent. Raises ConflictError if another chunk was, unless it can be sent `again`."""
         sent = self._chunks.get(what)
         if sent is None or (again and sent != chunk):
             self._chunks[what] = chunk
@@ -215,7 +215,7 @@ class _Part:
             yield from self._new("end", {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")})
 
     def close(self) -> Iterator[Chunk]:
-        """The end of a text that has none yet."""
+        """Yield the end of a text that is still open."""
         kind, _ = self._kind
         if kind in ("text", "reasoning") and "end" not in self._chunks:
             yield from self._new("end", {"type": f"{kind}-end", "id": self._id})
@@ -249,7 +249,7 @@ class _Part:
             raise _changed()
 
     def _output(self, block: Chunk, call: Chunk) -> Chunk | None:
-        """The chunk of the result of a call; None: there is none."""
+        """The chunk of the result of a call; None without a result."""
         given = {
             **call,
             **_taken(block, "providerExecuted", "preliminary"),
