@@ -154,7 +154,8 @@ class ConversationWatch(_Watch):
                     yield sent
                 if not entries[-1].life and not rights.is_open:
                     life = BEGINNING.epoch
-            elif life == BEGINNING.epoch and index == self.ring.end:  # such a run lacks an owner
+            elif life == BEGINNING.epoch and index == self.ring.end:
+                # A run may precede its conversation, which does not have an owner until it exists.
                 if not await self._changed():
                     yield PING
             elif index == self.ring.end and run_state != self._run_state:
