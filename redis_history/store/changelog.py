@@ -222,7 +222,7 @@ def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: boo
 
 
 def break_of(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
-    """A Reset if the log does not continue from the cursor `after`; the arguments are those of `recover`."""
+    """A Reset if the log does not continue from the cursor `after`. It takes the arguments of `recover`."""
     reason = _break(after, head, entries, former)
     return [] if reason is None else _reset(conversation_id, head, reason).events
 

@@ -1,7 +1,7 @@
 """How the calls of a store share the connections to a server: they queue, and what has queued while an exchange was
 under way goes out as the next one, in one pipeline. Pure.
 
-Each kind of call has a queue and connections of its own, so that a small write never waits for a large reply, a large
+Each kind of call has its own queue and connections, so that a small write never waits for a large reply, a large
 request, or the confirmation of other writes.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 #: bytes. "confirmed": writes that wait until a disk or a replica has them.
 Kind = Literal["write", "read", "large", "confirmed"]
 
-#: Exchanges of each kind that may be under way at once. Two keep a server busy while the replies of one are decoded;
-#: reads have more, because one that waits for a large reply must not hold back the others.
+#: Maximum number of concurrent exchanges of each kind. Two keep a server busy while the replies of one are decoded;
+#: reads have more, because a read that waits for a large reply must not hold back the others.
 EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 4, "large": 2, "confirmed": 2}
 #: The most commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients, because a
 #: server executes what it has received from one client without a pause. A read of a long conversation takes it

@@ -4,8 +4,9 @@ A server that was suspended or restarted, or whose primary was replaced, cannot 
 living holder has then expired like that of a dead one. So a client judges by its own contact with the server. It ends
 the leases of others only after it has heard from the server for a while, in which a living holder has come back.
 
-A failed call is no evidence of an outage: between two replies of the server, there was none of more than their
-distance. So a client that loses a reply now and then, or cannot reach another node of a cluster, judges like any other.
+A failed call is not evidence of an outage: an outage between two replies of the server cannot have been longer than
+the time between them. So a client that loses a reply now and then, or cannot reach another node of a cluster, judges
+like any other.
 """
 
 from __future__ import annotations

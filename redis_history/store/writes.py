@@ -1,4 +1,4 @@
-"""What a write is made of: messages to store, conditions, the right of a lease, and the outcome of an append."""
+"""The elements of a write: messages to store, conditions, the right of a lease, and the outcome of an append."""
 
 from __future__ import annotations
 

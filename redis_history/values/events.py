@@ -219,7 +219,7 @@ class Reset(Change, frozen=True, tag="reset"):
     corrupt, or of a newer version of this package), `conversation_missing` (deleted or expired),
     `conversation_replaced` (deleted and created again), `server_rewound` (the server lost acknowledged changes, for
     example in a failover). Read the conversation again with `snapshot`, and resume from its cursor. Or continue this
-    subscription: its next event is the one after `revision` (0: there is no conversation), which a snapshot read
+    subscription: its next event is the one after `revision` (0: the conversation does not exist), which a snapshot read
     in the meantime may already include.
     """
 

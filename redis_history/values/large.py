@@ -32,7 +32,7 @@ _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPh
 
 
 class NotStored(NamedTuple):
-    """What is too large: the index of the part, or None for what a message has besides its parts, and a reason."""
+    """Content that is too large: the index of its part (None for content outside the parts) and a reason."""
 
     part: int | None
     reason: str
@@ -210,7 +210,7 @@ def _reason(part: Part) -> str:
 
 
 def _note_for(part: Part) -> Part:
-    """What is stored instead of a part that is too large. It opens or answers the same pair."""
+    """The note that replaces a part that is too large. It opens or answers the same pair."""
     note = _note(_sized(part))
     match part:
         case ToolResultPart():

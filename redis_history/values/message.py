@@ -310,7 +310,7 @@ def content_text(content: Any) -> str:
 
 class ForkedFrom(msgspec.Struct, frozen=True):
     """Where a fork comes from: the conversation `conversation_id` at its `revision`. `message_id` is the last message
-    that the fork has from it; None: it has none."""
+    that the fork has from it, or None for a fork without messages of it."""
 
     conversation_id: str
     revision: int

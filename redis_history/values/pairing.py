@@ -1,10 +1,10 @@
-"""What a part opens and what it answers. Pure.
+"""The calls that a part opens and answers. Pure.
 
-`pairing` says for any part what it opens and what it answers. Nothing else in the package knows kinds of parts for
-that: a format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part
-or of the `provider_meta` of a tool use or result:
+`pairing` returns, for any part, the calls that it opens and answers. No other module decides this by kinds of parts: a
+format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part or of
+the `provider_meta` of a tool use or result:
 
-- `opens`, `answers`: the id of the call that an opaque part makes, and of the one that it answers.
+- `opens`, `answers`: the id of the call that an opaque part makes, and the id of the call that it answers.
 - `within`: the id of the call whose code makes this call, such as a program that calls functions. The part answers that
   call and opens it anew, for the next call of the code or for its result; so all of them stay or go together.
 - `hosted`: the provider itself runs the tool, so only the provider can give the result.
@@ -40,7 +40,7 @@ _NO_PAIR = Pairing()
 
 
 def pairing(part: Part) -> Pairing:
-    """What a part opens and what it answers."""
+    """The calls that a part opens and answers."""
     kind = type(part)
     if kind is not ToolUsePart and kind is not ToolResultPart and kind is not UnknownPart:
         return _NO_PAIR
@@ -56,7 +56,7 @@ def pairing(part: Part) -> Pairing:
 
 
 def _said(part: Any) -> Mapping[str, Any]:
-    """What the reader of a part noted about pairs."""
+    """The note about pairs by the reader of a part."""
     holder = part.data if type(part) is UnknownPart else part.provider_meta
     said = holder.get(PAIR) if isinstance(holder, Mapping) else None
     return said if isinstance(said, Mapping) else {}

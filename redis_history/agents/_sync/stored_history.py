@@ -380,7 +380,7 @@ class RedisHistory(History):
                 raise refusals.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
-        if change.hidden_reply:  # growth has no revision, so the store could not tell
+        if change.hidden_reply:  # streaming creates no revision for the store to compare
             raise refusals.reply_unfinished(conversation_id, change.seen)
         op: ops.Clear | ops.Restore = ops.Clear(conversation_id, precondition=ops.Precondition.of(change.seen))
         if change.target:

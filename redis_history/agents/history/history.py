@@ -33,7 +33,7 @@ _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None
 
 
 class Plugin:
-    """Base of plugins: override the hooks you need. Any object with at least one of these methods also works.
+    """Base of plugins: override the hooks you need. Any object with one or more of these methods also works.
 
     Hooks of several plugins run in the order of registration, without a lock.
     """

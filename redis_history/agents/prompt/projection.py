@@ -197,7 +197,7 @@ def as_summary(message: model.Message, names: Names) -> model.Message:
 
 
 def _with_hints(message: model.Message) -> model.Message:
-    """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
+    """The message with text in place of each attachment without a reference, because it cannot be sent, and without
     blank texts next to other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
     return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not is_blank(part)))
@@ -295,7 +295,7 @@ def _is_one_text(message: model.Message) -> bool:
 
 
 def _joined(reasoning: Turn, turn: Turn) -> Turn:
-    """A turn with the reasoning before it, which was stored as a message of its own."""
+    """A turn with the reasoning before it, which was stored as a separate message."""
     first, *rest = turn.shown
     turn.shown = (_changed(first, reasoning.shown[0].parts + first.parts), *rest)
     turn.indices = reasoning.indices + turn.indices

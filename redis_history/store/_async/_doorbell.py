@@ -31,7 +31,7 @@ _IDLE: Final = b"rh2:doorbell"
 #: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
-#: Seconds in which a doorbell that works ends by itself, unless its server hangs.
+#: Seconds in which a working doorbell ends without being cancelled, unless its server hangs.
 _PATIENCE: Final = 0.5
 #: Seconds between attempts to connect.
 _FIRST_WAIT: Final = 0.02
@@ -131,8 +131,8 @@ class AsyncDoorbell:
             await self._job.stop(_PATIENCE if self._confirmed else 0.0)
 
     def abandon(self) -> None:
-        """End soon, and close the connections to the server, without anybody who waits for that. From any thread, and
-        at any moment: by the garbage collector."""
+        """End soon and close the connections to the server in the background. Can be called from any thread at any
+        moment, because the garbage collector calls it."""
         self._closed = self._abandoned = True
         self._receiver.interrupt_from_outside()
 

@@ -102,8 +102,8 @@ class Lanes:
     """A queue of requests of one kind, and the lanes that send what has queued. `make`: returns a new lane.
 
     A caller that finds a lane free makes its own exchange; if it is cancelled, the connection is closed. The requests
-    that have queued meanwhile go out together, from a task of their own: a caller that is cancelled then leaves no
-    reply behind, and disturbs nobody. `direct`: whether callers make exchanges; not with connections that have a
+    that have queued in the meantime go out together from a separate task, so a cancelled caller leaves no reply behind
+    and disturbs no other caller. `direct`: whether callers make exchanges; not with connections that have a
     `socket_timeout`, because redis-py may then lose a cancellation before Python 3.12.
 
     A task makes one exchange, and the callback at its end begins the next one. Until then the tasks that it has
@@ -145,7 +145,7 @@ class Lanes:
         if not self._queue:
             self._free.append(lane)
             return
-        # Not by create_task, because a task factory may begin it at once.
+        # Not by create_task, because a task factory may begin it immediately.
         task = asyncio.Task(self._exchange(lane), name="redis_history-exchange")
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, lane))
@@ -296,7 +296,7 @@ class Job:
         return self._task.done()
 
     async def stop(self, patience: float = 0.0) -> None:
-        """Cancel it unless it ends by itself within `patience` seconds, and return when it has ended. Does nothing in a
+        """Cancel it if it still runs after `patience` seconds, and return when it has ended. Does nothing in a
         forked child, because it is the parent's."""
         if self._process != os.getpid():
             return
@@ -311,8 +311,8 @@ class Job:
 
 
 def spawn(work: Work, name: str) -> Job:
-    """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin at once
-    (asyncio.eager_task_factory of Python 3.12), but this one does not ask its factory."""
+    """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin immediately
+    (asyncio.eager_task_factory of Python 3.12), but this one bypasses the loop's factory."""
     return Job(asyncio.Task(work(), name=name))
 
 

@@ -141,7 +141,7 @@ class ClusterNodes:
 
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
-        # In a task of its own, because redis-py may lose a cancellation before Python 3.12.
+        # In a separate task, because redis-py may lose a cancellation before Python 3.12.
         await uninterrupted(self._refresh, self._unfinished)
 
     async def _refresh(self) -> None:

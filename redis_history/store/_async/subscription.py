@@ -394,7 +394,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._news, self._doubted = set(), set()
         self._position = found.position
         self._pending |= dict.fromkeys(found.heads)
-        # The end of a run is no change, and its notification may have been lost.
+        # The end of a run does not create a change, and its notification may have been lost.
         self._pending |= dict.fromkeys(name for name, run in self._runs.items() if run.is_active)
         now = time.monotonic()
         self._poll_at = now + self._poll_interval

@@ -142,7 +142,7 @@ def _node(pool: ConnectionPool) -> Node:
 
 
 def _pool(url: str, patience: float) -> ConnectionPool:
-    """The settings of connections. Nothing connects with it."""
+    """The settings of connections. This pool itself is never used to connect."""
     try:
         pool = ConnectionPool.from_url(
             url,

@@ -142,7 +142,7 @@ class ClusterNodes:
 
     def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
-        # In a task of its own, because redis-py may lose a cancellation before Python 3.12.
+        # In a separate task, because redis-py may lose a cancellation before Python 3.12.
         uninterrupted(self._refresh, self._unfinished)
 
     def _refresh(self) -> None:

@@ -135,7 +135,7 @@ class RedisBackend:
 
     @property
     def doorbell_mode(self) -> str:
-        """ "notifications" or "publish"; "poll" while there is no connection."""
+        """ "notifications" or "publish"; "poll" while it is not connected."""
         doorbell = self._doorbell
         if doorbell is None or not doorbell.works:
             return "poll"

@@ -70,8 +70,8 @@ class HistoryStore(Writing, Reading):
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store uses the index of other stores, which have an embedder.
 
-    Any number of threads may share it. A forked process needs a
-    store of its own.
+    Any number of threads may share it. A forked process must
+    create its own store.
 
     Any call may raise BackendUnavailableError (no answer in time: a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
@@ -267,7 +267,8 @@ class HistoryStore(Writing, Reading):
                 return True
 
     def get_run(self, conversation_id: str) -> RunInfo | None:
-        """The newest run of a conversation, with its agent and the waiting agents. None if it never had a run."""
+        """Return the newest run of a conversation, with its agent and the waiting agents, or None before its first
+        run."""
         check_conversation_id(conversation_id)
         return (self._backend.execute(ReadRun(conversation_id))).run
 

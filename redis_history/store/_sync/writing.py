@@ -187,9 +187,9 @@ class Writing:
         quote them, former and edited ones included. None: all messages. Unknown ids are ignored. Returns the number
         of removed messages, without the summaries that were removed with them.
 
-        A live summary that may quote one is expanded first: what else it replaced is live again, unless the server
-        has no memory left for that; then it stays in the archive. After an error, call it again with the same ids.
-        Raises BatchTooLargeError above 1,000 ids.
+        A live summary that may quote one of them is expanded first: the other messages it replaced are live again. On
+        a server without enough memory for that, they stay in the archive. After an error, call it again with the same
+        ids. Raises BatchTooLargeError above 1,000 ids.
         """
         if ids is None:
             count = 0

@@ -36,7 +36,7 @@ from redis_history.values.wire import STREAMING, decode_member, encode_member
 
 _logger = logging.getLogger("redis_history")
 
-#: The cap of messages and of conversations, unless the user gives one.
+#: The default cap of messages and of conversations.
 DEFAULT_CAP: Final = 500
 #: Seconds for which namespace subscriptions can read the log of a deleted conversation.
 _LOG_OUTLIVES: Final = 60.0
@@ -151,7 +151,8 @@ class Runs:
         return self.run if self.run is not None and self.run.is_active else None
 
     def turn(self) -> int | None:
-        """The place of the waiter whose turn it is, if no run is active; a silent one is passed over. See run.lua."""
+        """The place of the waiter whose turn it is, if no run is active. Silent waiters are passed over, see
+        run.lua."""
         now = time.time()
         if now - self.freed < ANSWER_SECONDS:
             return 0 if self.queue else None

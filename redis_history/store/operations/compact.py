@@ -386,7 +386,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             break
         if messages:
             after, size = messages[-1].position, _PAGE
-        else:  # without a readable message there is no position to continue from
+        else:  # a page without a readable message has no end position
             size *= 4
 
 

@@ -101,7 +101,7 @@ class EraseMessages(_Removing[int | str], frozen=True):
                 return done.outcome
 
     def decode(self, reply: list[Any]) -> _Erased | bytes:
-        """What was done; b"unfinished": nothing, because summaries of an earlier erasure must be removed first."""
+        """The erasure; b"unfinished" if summaries of an earlier erasure must be removed first, so it wrote nothing."""
         if reply[0] == b"unfinished":
             return b"unfinished"
         if reply[0] == b"quoted":

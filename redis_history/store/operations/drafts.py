@@ -45,7 +45,7 @@ _UNLINKED: Final = 500
 
 class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
     """Note in a conversation that a fork begins, or that it has ended: the id of the new conversation, and the token of
-    its draft. False: there is no conversation."""
+    its draft. False if the conversation does not exist."""
 
     new_id: str
     token: str
@@ -144,7 +144,7 @@ class DropDraft(OnConversation, Op[None], frozen=True):
 
 class Held(Struct, frozen=True):
     """The number of some messages, their totals, their earliest and latest timestamp, and their lowest and highest
-    sequence. Of an archive, also the positions of its summary and of the summary before it, if they exist."""
+    sequence. For an archive, they include the positions of its summary and of the summary before it, if they exist."""
 
     messages: int = 0
     characters: int = 0
@@ -160,7 +160,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
     which may be times of removed messages. `live` and `archives`: what the draft has. `summary`: the id of the live
     summary. `sequence`: the highest one.
-    `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
+    `ttl`: the time to live in seconds, for a store without a ttl. False if the draft is lost."""
 
     page: int
     record: Conversation

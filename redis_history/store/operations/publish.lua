@@ -19,7 +19,7 @@ local values = {}
 for i = PAIRS, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
--- A run may be older than its conversation, and the journal may tell of a former one.
+-- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
 local ask = undeclared(lists_of(new_owners))
 if ask then return ask end

@@ -71,8 +71,8 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
     kind: LeaseKind = "run"
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        """Two calls if the present lease has expired, and its holder is dead. Who waits in the queue asks again; the
-        others wait here until that is certain, see `leases`."""
+        """Make two calls if the present lease has expired and its holder is dead. A waiter in the queue asks again;
+        other callers wait here until that is certain, see `leases`."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
         before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS, _ANSWER_MS]
 

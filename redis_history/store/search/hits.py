@@ -313,6 +313,6 @@ def largest(make: Callable[[int], str], most: int, tokens: int, counter: TokenCo
 
     If tokens do not grow with the size, the result still fits, but a larger one may fit too.
     """
-    if most and text_tokens(make(most), counter) <= tokens:  # as usual; a counter of tokens may be slow
+    if most and text_tokens(make(most), counter) <= tokens:  # the usual case, because a counter of tokens may be slow
         return most
     return bisect_right(range(1, most), tokens, key=lambda size: text_tokens(make(size), counter))

@@ -289,8 +289,8 @@ class Scan:
         if not self._filters.selects:
             questions = [n for n in matching if is_question(messages[n])]
             self._questions.setdefault(conversation, {}).update((numbers[n], 1.0) for n in questions)
-            # The message after the last one is the first one of another call. If the times of messages are not in the
-            # order of their sequences, the one after a question can be anywhere.
+            # The message after the last of these is the first message of another call. If the times of messages are
+            # not in the order of their sequences, the one after a question can be anywhere.
             after = [n for n, number in enumerate(numbers) if not n or numbers[n - 1] + 1 != number]
             kept.update((numbers[n], messages[n]) for n in (*after, *(n + 1 for n in questions)) if n < len(messages))
 
@@ -320,7 +320,7 @@ class Scan:
         return Matches(sum(map(len, scores.values())), scores)
 
     def _authored(self, query: Query, found: Mapping[Term, Matches]) -> Matches:
-        """The messages by writers that the query names, that a word matches; the total is of all by these writers."""
+        """The matching messages by writers that the query names, with the total of all messages by these writers."""
         names = frozenset(query.names)
         scores: dict[Any, dict[int, float]] = {}
         for writer, written in self._written.items():
