@@ -1,5 +1,5 @@
-"""How the calls of a store share the connections to a server: they queue, and what has queued while an exchange was
-under way goes out as the next one, in one pipeline. Pure.
+"""Share the connections to a server among the calls of a store: they queue, and all requests that queued during an
+exchange are sent as the next one, in one pipeline. Pure.
 
 Each kind of call has its own queue and connections, so that a small write never waits for a large reply, a large
 request, or the confirmation of other writes.
@@ -19,18 +19,18 @@ Kind = Literal["write", "read", "large", "confirmed"]
 #: Maximum number of concurrent exchanges of each kind. Two keep a server busy while the replies of one are decoded;
 #: reads have more, because a read that waits for a large reply must not hold back the others.
 EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 4, "large": 2, "confirmed": 2}
-#: The most commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients, because a
-#: server executes what it has received from one client without a pause. A read of a long conversation takes it
-#: milliseconds. A single call may have more.
+#: Maximum number of commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients,
+#: because a server executes what it has received from one client without a pause. A read of a long conversation takes
+#: it milliseconds. A single call may have more.
 MAX_COMMANDS: Final[dict[Kind, int]] = {"write": 128, "read": 16, "large": 128, "confirmed": 128}
 MAX_BYTES: Final = 1_000_000
-#: From this size on, a request is a large one: it takes about a millisecond to send and to execute.
+#: From this size on, a request counts as large: it takes about a millisecond to send and to execute.
 LARGE_BYTES: Final = 64_000
 
 
 class Queued(Protocol):
     """A request in a queue: its `commands`, their `size` in bytes, the command that confirms them, or None, and whether
-    its caller `has_left`, so that nobody waits for it."""
+    its caller `has_left`, so its reply is not needed."""
 
     commands: Sequence[Sequence[Any]]
     confirm: Sequence[Any] | None

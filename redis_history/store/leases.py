@@ -22,14 +22,14 @@ SILENCE: Final = 3.5
 RETURN: Final = 3.0
 #: The same after another server has taken over: until then a holder may have waited for 5 seconds for the former one.
 RETURN_AFTER_FAILOVER: Final = 7.0
-#: Seconds after the last sign of life of a holder at which nobody takes it for alive any more.
+#: Seconds after the last heartbeat of a holder from which every client considers it dead.
 PROMISE: Final = 10.0
 
 _MAX_DOUBTS: Final = 10_000
 #: A lease that was renewed expires later by at least this number of seconds.
 _RENEWED: Final = 3.0
 
-#: Names a lease: its conversation, and what it is.
+#: The name of a lease: its conversation and its kind.
 Lease = tuple[str, str]
 
 

@@ -45,7 +45,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def previous(self) -> Message | None:
-        """The previous summary; None if there is none."""
+        """The previous summary, or None."""
         return next((message for message in self.seen if message.is_summary), None)
 
     @property

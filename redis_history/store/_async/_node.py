@@ -227,8 +227,8 @@ class AsyncLane:
         return failure
 
     async def _begin_anew(self) -> None:
-        """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
-        handshake, and a pool of redis-py with a lock that nobody releases."""
+        """Abandon all former connections. An interrupt can leave a connection with a pending reply or in the middle of
+        its handshake, and redis-py's pool with a lock that is never released."""
         former = self._client
         if self._node.owns_clients:
             await drop_client(former)

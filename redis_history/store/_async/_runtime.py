@@ -64,7 +64,7 @@ class Request:
 
     def __init__(self, commands: Sequence[Sequence[Any]], confirm: Sequence[Any] | None, size: int) -> None:
         self.commands, self.confirm, self.size = commands, confirm, size
-        #: Whether nobody waits for the replies.
+        #: Whether the caller no longer waits for the replies.
         self.has_left = False
         self._answered: asyncio.Future[None] | None = None  # made only if another task makes the exchange
         self._replies: list[Any] = []
@@ -99,7 +99,7 @@ class Request:
 
 
 class Lanes:
-    """A queue of requests of one kind, and the lanes that send what has queued. `make`: returns a new lane.
+    """A queue of requests of one kind, and the lanes that send queued requests. `make` returns a new lane.
 
     A caller that finds a lane free makes its own exchange; if it is cancelled, the connection is closed. The requests
     that have queued in the meantime go out together from a separate task, so a cancelled caller leaves no reply behind
@@ -139,7 +139,7 @@ class Lanes:
         return request.replies()
 
     def _go_on(self, lane: Any) -> None:
-        """Use a lane for what has queued."""
+        """Use a lane for the queued requests."""
         while self._queue and self._queue[0].has_left:
             self._queue.popleft()
         if not self._queue:

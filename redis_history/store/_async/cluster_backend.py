@@ -336,7 +336,7 @@ class AsyncClusterDoorbell:
             await self._nodes.aclose()
 
     async def _match_primaries(self) -> None:
-        """A doorbell for each primary, and none for other nodes."""
+        """Keep a doorbell for each primary, and remove those of other nodes."""
         with self._guard:
             if self._closed:
                 return
