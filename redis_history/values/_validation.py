@@ -222,7 +222,7 @@ def missing(extra: str, error: ImportError) -> MissingExtraError:
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:
-    """Raise StoreTypeError unless `store` has one of the types `kinds`: HistoryStore, AsyncHistoryStore. The wrong
+    """Raise StoreTypeError unless the type of `store` is among `kinds` (HistoryStore, AsyncHistoryStore). The wrong
     type would lose data, because a coroutine that is never awaited writes nothing."""
     if isinstance(store, kinds):
         return

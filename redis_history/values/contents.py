@@ -94,7 +94,7 @@ _SIGNATURES: Final = frozenset(
         "reasoningEncryptedContent", "encrypted_index", "encrypted_stdout", "encrypted_data",
     )
 )  # fmt: skip
-#: A mapping without these keys is none of the above.
+#: A mapping without these keys belongs to none of the kinds above.
 _SPECIAL: Final = frozenset((*_KINDS, *_MIMES, *_INLINE, *_SIGNATURES))
 _MAY_BE_SPECIAL: Final = re.compile("|".join((*(f'"{key}"' for key in _SPECIAL), '"data:')).encode()).search
 #: Keys whose texts are for programs: they are left out of `texts_in`.
@@ -105,7 +105,7 @@ _TECHNICAL: Final = frozenset(
 
 def readable(value: Any) -> tuple[Any, list[Media]]:
     """The value with a marker such as "[image]" in the place of each image or file, and without signatures and
-    encrypted content; and the kinds of what was replaced. A value without these is returned itself."""
+    encrypted content; and the kinds of the replaced content. A value without such content is returned itself."""
     reader = _Reader()
     return reader.read(value, 0), reader.media
 

@@ -88,7 +88,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
     @property
     def changed_at(self) -> datetime | None:
-        """When the newest change up to `revision` was made; None: there is none."""
+        """The time of the newest change up to `revision`, or None before the first change."""
         microseconds = int(self.cursor.token[:14], 16) % (1 << 52)
         return from_microseconds(microseconds) if microseconds else None
 
@@ -179,7 +179,7 @@ class HistoryRestored(Change, frozen=True, tag="history_restored"):
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
     """The summary `summary_id` replaced the oldest `count` messages, which are in the archive now: all messages with a
     position up to `through`, that of the summary, except system messages that are not summaries, replies that are being
-    written, and pinned messages with their tool calls and results, which may come later. `summary` is None if it was
+    written, and pinned messages with their tool calls and results, which may follow later. `summary` is None if it was
     removed since."""
 
     summary_id: str

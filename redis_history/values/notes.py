@@ -1,6 +1,6 @@
 """Notes in `provider_meta` that quote the content of a part, such as the original JSON text of arguments.
 
-Such a note has the digest of that content under the key "of". After an edit it is out of date and must not bring back
+The note has the digest of that content under the key "of". After an edit it is out of date and must not bring back
 removed content, so it is ignored, and dropped when the message is stored.
 """
 

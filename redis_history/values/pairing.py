@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from redis_history.values.message import Message
 from redis_history.values.parts import Part, ToolResultPart, ToolUsePart, UnknownPart
 
-#: Where a part says what it opens and answers.
+#: The key under which a part names the calls it opens and answers.
 PAIR: Final = "pair"
 
 
@@ -32,7 +32,7 @@ class Pairing(NamedTuple):
 
     @property
     def is_result(self) -> bool:
-        """Whether the part answers a call, and makes none."""
+        """Whether the part answers a call without making a call."""
         return bool(self.answers) and not self.opens
 
 
@@ -68,7 +68,7 @@ def in_pair(part: Part) -> bool:
 
 
 def is_result(part: Part) -> bool:
-    """Whether a part answers a call, and makes none."""
+    """Whether a part answers a call without making a call."""
     kind = type(part)
     if kind is ToolResultPart and not is_marked(part):
         return True
@@ -81,5 +81,5 @@ def is_marked(part: Any) -> bool:
 
 
 def only_results(message: Message) -> bool:
-    """Whether a message has nothing but results."""
+    """Whether a message consists only of results."""
     return bool(message.parts) and all(map(is_result, message.parts))

@@ -49,8 +49,8 @@ def _fewer_marks(run: re.Match[str]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name on one line, cut, in NFKC, without delimiters, symbols but emoji, and invisible characters; "" if nothing
-    is left."""
+    """A name on one line, cut, in NFKC, without delimiters, symbols but emoji, and invisible characters; "" if all are
+    removed."""
     shown = (letter if _is_in_names(letter) else " " for letter in _HIDDEN.sub(" ", normalized(name[: 4 * MAX_NAME])))
     return " ".join("".join(shown).split())[:MAX_NAME].rstrip()
 

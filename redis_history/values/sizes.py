@@ -1,4 +1,4 @@
-"""Sizes of messages in characters and tokens: roughly what a model pays for them.
+"""Sizes of messages in characters and tokens, as estimates of their cost for a model.
 
 All limits, totals, prompts and summaries use these sizes. All texts count, also in tool results and in parts that are
 kept opaque for one provider. An image, audio or file counts as `MEDIA_TOKENS`, in an attachment as in the middle of a

@@ -143,7 +143,7 @@ class AsyncCompressor:
 
     def stop(self) -> None:
         """End `run`, or the next `run` if it has not started. No new attempt begins, and running attempts have `grace`
-        seconds to finish; a second call ends them immediately. May be called from signal handlers and any thread."""
+        seconds to finish. A second call ends them immediately. May be called from signal handlers and any thread."""
         now = time.monotonic()
         self._stop_at = now if self._stop_at is not None else now + self._timing.grace
         self._work.clear()

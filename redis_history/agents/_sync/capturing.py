@@ -126,7 +126,8 @@ class Capture:
                     self._turnstiles.pop(conversation_id, None)
 
     def _append_large(self, conversation_id: str, messages: list[Message]) -> None:
-        """Write messages that one change cannot hold, without what is too large for a message, which is reported."""
+        """Write messages that exceed the limits of one change. Content too large for a message is left out and
+        reported."""
         kept: list[Message] = []
         for message in messages:
             pieces, lacks = large.fitted(message)

@@ -131,7 +131,7 @@ def _is_latin(name: str) -> bool:
 
 
 def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[model.Message, ...]:
-    """The messages of a turn in the view of this agent's model; empty if the turn has no content for the model."""
+    """The messages of a turn in the view of this agent's model; empty if the turn is without content for the model."""
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
         return ()

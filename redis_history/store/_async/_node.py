@@ -92,7 +92,7 @@ class AsyncNode:
         self, commands: Sequence[Sequence[bytes]], *, writes: bool = False, confirm: Sequence[bytes] | None = None
     ) -> list[Any]:
         """The replies to several commands in one round trip, on one connection; errors are values. `confirm` is a
-        command that confirms them, which other requests may share; its reply comes last."""
+        command that confirms them, which other requests may share. Its reply comes last."""
         size = sum(sum(map(len, words)) for words in commands)
         kind: Kind = kind_of(size, writes=writes, confirmed=confirm is not None)
         replies: list[Any] = await self._lanes[kind].send(Request(commands, confirm, size))
@@ -178,8 +178,8 @@ class AsyncLane:
         self._unfinished = False
 
     async def exchange(self, requests: list[Request]) -> None:
-        """Send requests in one pipeline, and answer them. An error fails all of them; an error that is not an
-        Exception, such as KeyboardInterrupt, is also raised."""
+        """Send requests in one pipeline, and answer them. An error fails all of them. It is also raised if it is not
+        an Exception, such as KeyboardInterrupt."""
         node = self._node
         try:
             if node.is_closed:

@@ -44,7 +44,7 @@ class AsyncReading:
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
     ) -> list[Message]:
-        """Return messages, ascending by timestamp; an empty list for an unknown conversation.
+        """Return messages, ascending by timestamp, or an empty list for an unknown conversation.
 
         `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
         after) and `before` (strictly before) take a datetime (naive means UTC), an ISO 8601 string, seconds since 1970,

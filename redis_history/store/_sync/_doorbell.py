@@ -59,7 +59,8 @@ class Channel(NamedTuple):
 class Doorbell:
     """Wakes the watchers of topics. Runs from the first `watch` until `close`.
 
-    `prefix`: what the channels of notifications begin with. `announce`: has the server notify. `hears_published`:
+    `prefix` is the prefix of the notification channels. `announce` makes the server send notifications.
+    `hears_published`:
     whether it listens to published messages too.
     """
 
@@ -195,7 +196,7 @@ class Doorbell:
                 pubsub.ping()
 
     def _subscribe(self, pubsub: Any, subscribed: set[Channel]) -> set[Channel]:
-        """Subscribe to what is watched, and unsubscribe from the rest. Returns the channels that are subscribed now."""
+        """Subscribe to the watched channels, and unsubscribe from the rest. Returns the subscribed channels."""
         with self._guard:
             self._changed = False
             wanted = {channel for topic in self._watchers for channel in self._channels(topic)}

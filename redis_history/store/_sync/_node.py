@@ -93,7 +93,7 @@ class Node:
         self, commands: Sequence[Sequence[bytes]], *, writes: bool = False, confirm: Sequence[bytes] | None = None
     ) -> list[Any]:
         """The replies to several commands in one round trip, on one connection; errors are values. `confirm` is a
-        command that confirms them, which other requests may share; its reply comes last."""
+        command that confirms them, which other requests may share. Its reply comes last."""
         size = sum(sum(map(len, words)) for words in commands)
         kind: Kind = kind_of(size, writes=writes, confirmed=confirm is not None)
         replies: list[Any] = self._lanes[kind].send(Request(commands, confirm, size))
@@ -179,8 +179,8 @@ class Lane:
         self._unfinished = False
 
     def exchange(self, requests: list[Request]) -> None:
-        """Send requests in one pipeline, and answer them. An error fails all of them; an error that is not an
-        Exception, such as KeyboardInterrupt, is also raised."""
+        """Send requests in one pipeline, and answer them. An error fails all of them. It is also raised if it is not
+        an Exception, such as KeyboardInterrupt."""
         node = self._node
         try:
             if node.is_closed:
@@ -228,8 +228,8 @@ class Lane:
         return failure
 
     def _begin_anew(self) -> None:
-        """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
-        handshake, and a pool of redis-py with a lock that nobody releases."""
+        """Abandon all former connections. An interrupt can leave a connection with a pending reply or in the middle of
+        its handshake, and redis-py's pool with a lock that is never released."""
         former = self._client
         if self._node.owns_clients:
             drop_client(former)

@@ -337,7 +337,7 @@ class ClusterDoorbell:
             self._nodes.close()
 
     def _match_primaries(self) -> None:
-        """A doorbell for each primary, and none for other nodes."""
+        """Keep a doorbell for each primary, and remove those of other nodes."""
         with self._guard:
             if self._closed:
                 return

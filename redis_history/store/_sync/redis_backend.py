@@ -80,7 +80,8 @@ def _end_dropped(doorbell: Any, address: str) -> None:
 class RedisBackend:
     """The Redis backend for one server.
 
-    Calls go through a client of redis-py. Retries are made here, because redis-py does not know what is safe to repeat.
+    Calls go through a client of redis-py. Retries are made here, because redis-py cannot know which commands are safe
+    to repeat.
     """
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:

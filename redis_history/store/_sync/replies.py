@@ -234,7 +234,7 @@ class Reply(Openable):
             self._ending.wait(max(0.0, self._interval - took, min(2 * took, 0.25 - took)))
 
     def _flush(self) -> None:
-        """Send what is pending, and renew the lease if it is time."""
+        """Send the pending text, and renew the lease if it is due."""
         with self._lock:
             pending, self._pending = self._pending, []
         for part in merged((), pending):

@@ -89,7 +89,7 @@ class RunKeeper:
         """The run has ended, or does not wait any more."""
         with self._guard:
             self._held.pop(run.run_id, None)
-        self.wake()  # the job may have nothing more to do
+        self.wake()  # the job may be finished
         self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:

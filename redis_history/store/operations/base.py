@@ -198,7 +198,7 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
 
 
 def _missing_keys(reply: Any) -> list[bytes] | None:
-    """The keys that a writing script asks for, which did nothing: see lua/_change.lua."""
+    """The keys that a writing script asks for, before it has written anything: see lua/_change.lua."""
     return reply[1:] if type(reply) is list and reply[:1] == [b"keys"] else None
 
 

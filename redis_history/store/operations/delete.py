@@ -134,7 +134,7 @@ class DeleteConversation(Write[bool], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[bool]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        # The script cannot see subscribers at another node, which hear only what is published.
+        # The script cannot see subscribers at another node, which hear only published messages.
         channel = b"" if settings.publishes else settings.notifications + keys.log
         call = self.script_call(DELETE_CONVERSATION, settings, [LOG_OUTLIVES_MS, channel])
         return self.send(call, settings, partial(purge_after, keys), drop=drop_forks)

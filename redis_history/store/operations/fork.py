@@ -1,8 +1,8 @@
 """Forks: snapshots of a conversation under another id. Generators without I/O: they yield operations, and receive the
 outcomes; errors of these are raised at the `yield`.
 
-A snapshot is read in pages, while others write; then the change log says what has changed since, until nothing has. It
-is written as a draft, which becomes a conversation in one step.
+A snapshot is read in pages while others write, and then updated from the change log until it is current. It is written
+as a draft, which becomes a conversation in one step.
 
 A fork under way must not bring back messages that were removed for good. Its source and the new conversation may be on
 different nodes, so no script sees both. Instead:
@@ -59,7 +59,7 @@ class _StaleError(Exception):
 
 
 class _Staged:
-    """A message of a draft: where it is, and what it counts."""
+    """A message of a draft, with its place and size."""
 
     __slots__ = ("archive", "characters", "position", "tokens")
 
@@ -71,7 +71,8 @@ class _Staged:
 
 
 class Draft:
-    """Writes a conversation that nobody sees before it is published. `revision`: that of the conversation."""
+    """Writes a conversation that readers do not see before it is published. `revision` is the revision of the
+    conversation."""
 
     def __init__(self, conversation_id: str, revision: int = 0) -> None:
         self.conversation_id = conversation_id
@@ -155,7 +156,7 @@ class Draft:
             raise DraftLostError
 
     def drop(self) -> Steps[None]:
-        """Remove what was written, if anything was. Errors are ignored: the server removes it later."""
+        """Remove the written pages, if any. Errors are ignored, because the server removes the draft later."""
         with suppress(RedisHistoryError):
             if self._page:
                 yield ops.DropDraft(self.conversation_id, self.token)
@@ -236,7 +237,7 @@ def fork(
 
 
 def _retried(conversation_id: str, attempt: Callable[[], Steps[T]]) -> Steps[T]:
-    """The outcome of the first attempt that nobody has disturbed. Raises CompactionConflictError."""
+    """Return the outcome of the first undisturbed attempt. Raises CompactionConflictError."""
     for left in reversed(range(_TRIES)):
         try:
             return (yield from attempt())
@@ -283,7 +284,7 @@ def _forget(note: ops.NoteFork) -> Steps[None]:
 
 
 class _Everything(_Cut):
-    """Also replies that are being written, with what they have now."""
+    """Includes streaming replies, with their present content."""
 
     def wants(self, message: Message) -> bool:
         return True

@@ -25,7 +25,7 @@ _CHECK_SECONDS: Final = 0.05
 
 
 class MakeIndex(Struct, Op[float | None], frozen=True):
-    """Make the search index if there is none, and wait up to `seconds` for it. The outcome is the share that is
+    """Create the search index if necessary, and wait up to `seconds` for it. The outcome is the share that is
     filled."""
 
     seconds: float = 0.0

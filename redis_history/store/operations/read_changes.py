@@ -1,4 +1,4 @@
-"""Read the present state of a conversation, and what has changed since a cursor."""
+"""Read the present state of a conversation, and its changes since a cursor."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def search_commands(
     vector: bytes | None = None,
     near: int = DEPTH,
 ) -> list[tuple[str, list[bytes]]]:
-    """FT.SEARCH commands, each with the terms it finds; an empty list for a query without terms and vector. The
+    """FT.SEARCH commands, each with the terms it finds, or an empty list for a query without terms and vector. The
     filters must let something pass. `scope` has the ids of conversations, at least one, or is NAMESPACE. With a
     `depth` of 0 they only count the matches of the terms.
 

@@ -66,8 +66,8 @@ local function repeated_messages()
   if stored and #stored == 0 then stored = nil end
   local mine = owned > 0
   if mine and asks or (conflict or owned < count) and (mine or asks or not epoch or sent > now) then
-    -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
-    -- edited back.
+    -- An earlier copy may have been executed, and its messages were removed or replaced since, or edited and edited
+    -- back.
     use_journal()
     use_places()
     seen = look(updated, journal)
@@ -109,7 +109,7 @@ local function repeated_messages()
   end
 end
 
--- The reply to a call that has nothing to write; nil for others.
+-- The reply to a call without anything to write; nil for others.
 local function settled()
   if not replace then return repeated_messages() end
   use_journal()

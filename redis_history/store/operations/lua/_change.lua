@@ -48,14 +48,14 @@
 -- The journal is in the state, so that no script needs a key that may not be there:
 --   'J<token>'          the outcome of a call (cmsgpack)
 --   ';<digest><mark>'   the place of a removed or replaced message, for each call that appended it
---   'j<number>'         a queue of what was written, from which old entries are removed: the time (7 bytes), the token, and the
---                       digest and mark of each place (15 bytes)
+--   'j<number>'         a queue of the writes, from which old entries are removed: the time (7 bytes), the token, and
+--                       the digest and mark of each place (15 bytes)
 --   g  the time of the last write, the time until which calls cannot be decided because their entries are gone, the first
 --      number in the queue and the one after the last, and the time of the first entry
 -- When one call removes all messages, the state is written anew with the journal. The journal of a deleted conversation
 -- is kept for two LIFETIMEs.
 --
--- A full server refuses the first write of a script, and then nothing was written. Scripts that remove data call free()
+-- A full server refuses the first write of a script, so nothing is written. Scripts that remove data call free()
 -- first: after a write that takes no memory, a full server accepts all later ones.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub

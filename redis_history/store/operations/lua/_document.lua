@@ -29,7 +29,7 @@ local function use_document()
   end
 
   -- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
-  -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
+  -- `anew`: this sequence does not have a document yet; `archived`: its message is in an archive.
   function document(prefix, generation, sequence, timestamp, from, to, ends, anew, archived)
     local key = prefix .. sequence
     -- Fields that not every document has. The key stays: a node whose slot is leaving cannot create it again.
