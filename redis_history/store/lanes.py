@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 #: "write": small writes, and renewals of leases. "read": reads, whose replies may be large. "large": requests with many
-#: bytes. "confirmed": writes that wait until a disk or a replica has them.
+#: bytes. "confirmed": writes that wait for the confirmation of a disk or a replica.
 Kind = Literal["write", "read", "large", "confirmed"]
 
 #: Maximum number of concurrent exchanges of each kind. Two keep a server busy while the replies of one are decoded;
@@ -58,7 +58,7 @@ def take(queue: deque[R], taken: list[R], kind: Kind) -> None:
     commands = size = 0
     while queue and commands < MAX_COMMANDS[kind] and size < MAX_BYTES:
         try:
-            # One call in C, so that an interrupt between two steps of Python loses no request of another thread.
+            # One call in C, so that an interrupt between two steps of Python cannot lose a request of another thread.
             taken.extend(islice(iter(queue.popleft, None), 1))
         except IndexError:  # another thread was faster
             break

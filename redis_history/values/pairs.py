@@ -26,7 +26,7 @@ A *cap* removes the group of the oldest message, then that of the oldest of the 
 of messages is left.
 
 A request to a model must not contain half a pair. *Lone* parts are results without a call and calls without a result,
-and so do all parts that are connected with such a part. Code that goes on after the newest message, because its calls
+and all parts that are connected with such a part. Code that goes on after the newest message, because its calls
 have just been answered, is not lone.
 """
 

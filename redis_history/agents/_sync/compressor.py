@@ -249,7 +249,7 @@ class Compressor:
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Check all conversations, and return how many are too long."""
-        self._remember(self._list(_KNOWN))  # first, so that `_look` finds what changes from now on
+        self._remember(self._list(_KNOWN))  # first, so that `_look` finds all later changes
         new = 0
         for page in scan_conversations(self._store.backend):
             new += self._found(page, rested)
@@ -289,7 +289,7 @@ class Compressor:
 
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
         over = [one for one in conversations if is_over(self._policy, one) or self._is_old(one)]
-        rng.shuffle(over)  # so that processes do not all begin with the same one
+        rng.shuffle(over)  # so that processes begin with different conversations
         return over
 
     def _is_old(self, conversation: Conversation) -> bool:
@@ -374,7 +374,7 @@ class Compressor:
     def _failure(self, conversation_id: str, lease: ops.RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
         if isinstance(error, errors.ConflictError):
-            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
+            # After losing the lease, the write may conflict with the next holder's write before it misses the lease.
             lost = isinstance(error, errors.RunLostError) or (
                 lease is not None and not self._release(conversation_id, lease)
             )

@@ -46,8 +46,8 @@ def _copy(failure: Exception) -> Exception:
 class AsyncNode:
     """A server. Sends commands through clients of redis-py, and knows the server's time.
 
-    `make`: returns a new client, of which each lane has its own; it is called with the function that each new
-    connection awaits. `timeout`: seconds for an exchange. Without these, all lanes use the `client` of the user.
+    `make` returns a new client, one for each lane. Its argument is the function that each new connection awaits.
+    `timeout` limits an exchange, in seconds. Without these, all lanes use the `client` of the user.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class AsyncNode:
         return self._closed
 
     def forget(self) -> None:
-        """A connection was lost or made: the address may belong to another or a restarted server now."""
+        """Note that a connection was lost or made: the address may now belong to another or a restarted server."""
         self.clock.forget()
         self.announces = self.confirms = False
 
     def lost(self) -> None:
-        """A connection failed, or leads to a server that must not be used any more."""
+        """Note that a connection failed, or leads to a server that must no longer be used."""
         self.losses += 1
         self.forget()
 
@@ -144,12 +144,12 @@ class AsyncNode:
             self._address = address
         if connection in self._connections or not self.clock.is_near:
             self.forget()
-        # Else it is the first of a lane, to a server that has just answered on another connection.
+        # Otherwise it is the first connection of a lane, to a server that has just answered on another connection.
         self._connections.add(connection)
 
     @property
     def owns_clients(self) -> bool:
-        """Whether this node made its clients; else all lanes use the client of the user."""
+        """Whether this node made its clients. Otherwise all lanes use the client of the user."""
         return self._make is not None
 
     def another_client(self, former: Redis) -> Redis:
@@ -193,7 +193,7 @@ class AsyncLane:
             replies = await self._replies(requests)
             self._unfinished = False
         except BaseException as error:
-            if isinstance(error, Exception):  # an interrupt says nothing about the server
+            if isinstance(error, Exception):  # an interrupt does not mean that the server failed
                 node.lost()
                 if not isinstance(error, ResponseError):
                     node.contact.failed()

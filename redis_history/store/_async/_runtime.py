@@ -36,7 +36,8 @@ def socket_timeout(seconds: float | None) -> float | None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    """Raises EventLoopError without one, instead of a RuntimeError that names nothing of this package."""
+    """Return the running event loop. Raises EventLoopError without one, because asyncio's RuntimeError does not
+    mention this package."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError as error:
@@ -92,7 +93,7 @@ class Request:
             raise
 
     def replies(self) -> list[Any]:
-        """Raises what `fail` was called with."""
+        """Raises the error passed to `fail`."""
         if self._error is not None:
             raise self._error
         return self._replies
@@ -106,9 +107,9 @@ class Lanes:
     and disturbs no other caller. `direct`: whether callers make exchanges; not with connections that have a
     `socket_timeout`, because redis-py may then lose a cancellation before Python 3.12.
 
-    A task makes one exchange, and the callback at its end begins the next one. Until then the tasks that it has
-    answered have run, so that their next calls travel together, too; and the callback comes even if somebody cancels
-    all tasks of the loop before this one has begun.
+    A task makes one exchange, and the callback at its end begins the next one. By then the tasks with replies have
+    run, so that their next calls travel together, too. The callback runs even if all tasks of the loop are cancelled
+    before this one has begun.
     """
 
     def __init__(self, make: Callable[[], Any], kind: Kind, *, direct: bool) -> None:

@@ -27,9 +27,9 @@ from redis_history.store.operations.keys import Keyspace
 
 _logger = logging.getLogger("redis_history")
 
-#: A channel without messages. Its confirmation, the last one, says that all others are subscribed.
+#: A channel without messages. Its confirmation comes last, so all other channels are subscribed by then.
 _IDLE: Final = b"rh2:doorbell"
-#: Seconds of silence after which the server must answer, and seconds for its answer.
+#: Seconds without messages after which the server is pinged, and seconds to wait for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
 #: Seconds in which a working doorbell ends without being cancelled, unless its server hangs.
@@ -42,7 +42,7 @@ _BATCH: Final = 1000
 
 
 class Topic(NamedTuple):
-    """A key whose changes are announced, or a pattern of keys; or a channel that is only published to."""
+    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to."""
 
     name: bytes
     is_pattern: bool = False
@@ -93,13 +93,13 @@ class Doorbell:
 
     def watch(self, topic: Topic, wake: Any) -> None:
         """Call `wake` when the server has confirmed the subscription, and after changes: for a pattern with the
-        conversation id, or None if any may have changed; else without arguments."""
+        conversation id, or None if any may have changed. Otherwise without arguments."""
         with self._guard:
             if self._closed:
                 return
             self._watchers.setdefault(topic, []).append(wake)
             self._change()
-            if self._job is None or self._job.ended:  # or somebody cancelled all tasks of the loop
+            if self._job is None or self._job.ended:  # or all tasks of the loop were cancelled
                 self._job = spawn(self._run, "redis_history-doorbell")
 
     def unwatch(self, topic: Topic, wake: Any) -> None:

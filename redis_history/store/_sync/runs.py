@@ -49,7 +49,7 @@ class Run:
 
     At the end of the block its status is "completed", "stopped" (after a request to stop), "failed" (the block raised
     an error) or "interrupted" (it was cancelled). Unless it is completed, tool calls that the run left open get a
-    result that says so, because providers reject a call without a result.
+    result that reports the interruption, because providers reject a call without a result.
     """
 
     def __init__(self, store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> None:
@@ -75,7 +75,7 @@ class Run:
         self._stop_requested = False
         self._stop_reason: str | None = None
         self._rung = False  # the server has woken this run
-        self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
+        self._signal: Signal | None = None  # set when it has, must stop or has lost the run
         self._error: RedisHistoryError | None = None  # of waiting
         self._unsettled_from: int | None = None  # the first sequence of the interrupted runs right before
         self._first = 0  # the first sequence that its messages may have
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody called `stop_run` for this run. End the block soon."""
+        """Whether `stop_run` was called for this run. If so, end the block soon."""
         return self._stop_requested
 
     @property
@@ -102,8 +102,8 @@ class Run:
             raise refusals.run_lost(self.conversation_id)
 
     def wait_stop(self, timeout: float | None = None) -> bool:
-        """Wait for a request to stop, and return whether there was one within `timeout` seconds. None: wait without a
-        limit. Returns immediately once the run is lost."""
+        """Wait up to `timeout` seconds for a request to stop, and return whether it came. None: wait without a limit.
+        Returns immediately once the run is lost."""
         check_seconds(timeout, "timeout", 0, optional=True)
         ends = time.monotonic() + (_MAX_WAIT if timeout is None else timeout)
         signal = self._signal_of_run()
