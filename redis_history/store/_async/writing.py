@@ -77,10 +77,9 @@ class AsyncWriting:
         must_exist: bool = False,
         must_not_exist: bool = False,
     ) -> list[ops.Appended]:
-        """Add messages in this order as one change, all or nothing. Stored messages stay unchanged. Otherwise like
-        `append`.
+        """Add messages in this order as one change, all or nothing. Stored messages stay unchanged.
 
-        Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        The options and errors are those of `append`. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
         batch = ops.Append.batch(conversation_id, messages, condition)
