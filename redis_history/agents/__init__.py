@@ -1,1 +1,1 @@
-"""What an agent does with a store: histories, prompts, compaction, capture and tools."""
+"""The tools of an agent over a store: histories, prompts, compaction, capture and tools."""

@@ -137,7 +137,7 @@ class _Tool:
         return self._answer(_grouped(hits))
 
     async def _turn_in_progress(self) -> Position | None:
-        """The position of the user message that the assistant has not finished to answer; None if there is none."""
+        """The position of the user message that the assistant is still answering, or None."""
         for count in _NEWEST:
             newest = await answer_of(self._store.get(self._conversation_id, limit=count))
             start = _last_user_message(newest)
@@ -148,7 +148,7 @@ class _Tool:
         return None
 
     async def _search(self, query: str, limit: int, before: Position | None) -> list[SearchHit]:
-        """The hits without what the model has already, best first."""
+        """The hits, best first, without messages that the model already has."""
         options = {"before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
         search = partial(self._store.search, self._conversation_id, query, time_zone=self._time_zone, **options)
         hits: list[SearchHit] = []
@@ -239,8 +239,8 @@ def conversation_search_tool(
 
     An answer has at most `token_cap` tokens (2,000; None: no cap), counted by `token_counter` or estimated. Long
     messages are shortened to the matching passage, and messages that do not fit are left out. Hits of one exchange (a
-    user message and what follows it) stand together. Words that a message repeats from a search in its own turn do not
-    count, so that earlier questions about the past, and their answers, do not hide what they were about.
+    user message and the messages after it) are grouped. Words that a message repeats from a search in its own turn do
+    not count, so that earlier questions about the past, and their answers, do not hide their subject.
 
     The tool does not find its own calls and results, reasoning, and the turn in progress: the last user message and
     what follows it, until the assistant has answered. Days that a query names are days of the `time_zone`.

@@ -128,8 +128,8 @@ class Changes(Struct, frozen=True):
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
-    have died. `run`: the newest run, if all changes were read. `dead_run`: its fence, if its holder is
-    dead, and nobody has noted that yet.
+    have died. `run`: the newest run, if all changes were read. `dead_run`: its fence, if its holder is dead and this
+    is not recorded yet.
     """
 
     events: list[Event]
@@ -222,7 +222,7 @@ def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: boo
 
 
 def break_of(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
-    """A Reset if the log does not continue from the cursor `after`; the arguments are those of `recover`."""
+    """A Reset if the log does not continue from the cursor `after`. It takes the arguments of `recover`."""
     reason = _break(after, head, entries, former)
     return [] if reason is None else _reset(conversation_id, head, reason).events
 
@@ -275,7 +275,7 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int
             before = progress.pop(entry.through.sequence, Progress())
             offset, delta = before.characters, ""
             if message is not None:
-                # An edit, for example a redaction, replaces what the reader has.
+                # An edit, for example a redaction, replaces the reader's text.
                 offset = offset if before.is_in(message.text) else 0
                 delta = message.text[offset:]
             return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **common)

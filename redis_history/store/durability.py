@@ -34,7 +34,7 @@ class Confirmation(Struct, frozen=True):
             raise CapabilityError(f"durability={self.tier!r} is not possible: {why}")
 
     def reached(self, reply: object) -> int:
-        """The number of copies in the command's reply; 0 for an error."""
+        """The number of copies in the command's reply, or 0 for an error."""
         if isinstance(reply, list) and reply:
             reply = reply[0]
         return reply if isinstance(reply, int) else 0
@@ -47,7 +47,7 @@ def tiers(server: Capabilities) -> tuple[Literal["server", "fsync", "replicas"],
 
 
 def why_not(tier: str, server: Capabilities) -> str | None:
-    """Why a server cannot confirm writes; None if it can."""
+    """The reason why a server cannot confirm writes, or None if it can."""
     if tier == "replicas":
         return None if server.replicas else "it needs a connected replica, and there is none"
     if server.version is None:

@@ -1,7 +1,7 @@
-"""How the calls of a store share the connections to a server: they queue, and what has queued while an exchange was
-under way goes out as the next one, in one pipeline. Pure.
+"""Share the connections to a server among the calls of a store: they queue, and all requests that queued during an
+exchange are sent as the next one, in one pipeline. Pure.
 
-Each kind of call has a queue and connections of its own, so that a small write never waits for a large reply, a large
+Each kind of call has its own queue and connections, so that a small write never waits for a large reply, a large
 request, or the confirmation of other writes.
 """
 
@@ -13,24 +13,24 @@ from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 #: "write": small writes, and renewals of leases. "read": reads, whose replies may be large. "large": requests with many
-#: bytes. "confirmed": writes that wait until a disk or a replica has them.
+#: bytes. "confirmed": writes that wait for the confirmation of a disk or a replica.
 Kind = Literal["write", "read", "large", "confirmed"]
 
-#: Exchanges of each kind that may be under way at once. Two keep a server busy while the replies of one are decoded;
-#: reads have more, because one that waits for a large reply must not hold back the others.
+#: Maximum number of concurrent exchanges of each kind. Two keep a server busy while the replies of one are decoded;
+#: reads have more, because a read that waits for a large reply must not hold back the others.
 EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 4, "large": 2, "confirmed": 2}
-#: The most commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients, because a
-#: server executes what it has received from one client without a pause. A read of a long conversation takes it
-#: milliseconds. A single call may have more.
+#: Maximum number of commands and bytes of one pipeline: its last reply waits for all of them, and so do other clients,
+#: because a server executes what it has received from one client without a pause. A read of a long conversation takes
+#: it milliseconds. A single call may have more.
 MAX_COMMANDS: Final[dict[Kind, int]] = {"write": 128, "read": 16, "large": 128, "confirmed": 128}
 MAX_BYTES: Final = 1_000_000
-#: From this size on, a request is a large one: it takes about a millisecond to send and to execute.
+#: From this size on, a request counts as large: it takes about a millisecond to send and to execute.
 LARGE_BYTES: Final = 64_000
 
 
 class Queued(Protocol):
     """A request in a queue: its `commands`, their `size` in bytes, the command that confirms them, or None, and whether
-    its caller `has_left`, so that nobody waits for it."""
+    its caller `has_left`, so its reply is not needed."""
 
     commands: Sequence[Sequence[Any]]
     confirm: Sequence[Any] | None
@@ -58,7 +58,7 @@ def take(queue: deque[R], taken: list[R], kind: Kind) -> None:
     commands = size = 0
     while queue and commands < MAX_COMMANDS[kind] and size < MAX_BYTES:
         try:
-            # One call in C, so that an interrupt between two steps of Python loses no request of another thread.
+            # One call in C, so that an interrupt between two steps of Python cannot lose a request of another thread.
             taken.extend(islice(iter(queue.popleft, None), 1))
         except IndexError:  # another thread was faster
             break

@@ -1,11 +1,13 @@
 """Whether the holder of an expired lease may still renew it, because the server was away. Pure.
 
-A server that was suspended or restarted, or whose primary was replaced, cannot tell: to its clock, the lease of a
-living holder has then expired like that of a dead one. So a client judges by its own contact with the server. It ends
-the leases of others only after it has heard from the server for a while, in which a living holder has come back.
+A server that was suspended or restarted, or whose primary was replaced, cannot decide this: by its clock, the lease of
+a living holder has expired like the lease of a dead holder. So each client judges by its own contact with the server.
+It ends the leases of others only after it has heard from the server for long enough that a living holder would have
+renewed its lease.
 
-A failed call is no evidence of an outage: between two replies of the server, there was none of more than their
-distance. So a client that loses a reply now and then, or cannot reach another node of a cluster, judges like any other.
+A failed call is not evidence of an outage: an outage between two replies of the server cannot have been longer than
+the time between them. So a client that loses a reply now and then, or cannot reach another node of a cluster, judges
+like any other.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ SILENCE: Final = 3.5
 #: Seconds in which a living holder renews its leases after the server has come back: it repeats its calls after a
 #: second at most.
 RETURN: Final = 3.0
-#: The same after another server has taken over: until then a holder may have waited for 5 seconds for the former one.
+#: The same after a failover, because a holder may have waited up to 5 seconds for the former server.
 RETURN_AFTER_FAILOVER: Final = 7.0
-#: Seconds after the last sign of life of a holder at which nobody takes it for alive any more.
+#: Seconds after the last heartbeat of a holder from which every client considers it dead.
 PROMISE: Final = 10.0
 
 _MAX_DOUBTS: Final = 10_000
-#: A lease that was renewed expires later by at least this number of seconds.
+#: A renewal moves the expiry of a lease by at least this number of seconds.
 _RENEWED: Final = 3.0
 
-#: Names a lease: its conversation, and what it is.
+#: The name of a lease: its conversation and its kind.
 Lease = tuple[str, str]
 
 
 class Contact:
-    """How long this client has been hearing from one server. `moves`: the server is found anew at each connection, as
-    behind Sentinels, so another one may have taken over while calls failed."""
+    """The time for which this client has been in contact with one server. `moves`: the server is looked up for each
+    connection, as behind Sentinels, so another server may have taken over while calls failed."""
 
     def __init__(self) -> None:
         self.moves = False
@@ -46,7 +48,7 @@ class Contact:
         self._doubts: dict[Lease, tuple[float, float]] = {}
 
     def heard(self) -> None:
-        """The server has just replied."""
+        """Note that the server has just replied."""
         now = time.monotonic()
         if self._since is None or now - self._heard > SILENCE:
             self._return = RETURN_AFTER_FAILOVER if self.moves and self._failed else RETURN
@@ -54,17 +56,18 @@ class Contact:
         self._heard, self._failed = now, False
 
     def failed(self) -> None:
-        """A call has just failed without a reply. This alone breaks no contact."""
+        """Note that a call has just failed without a reply. This alone does not break the contact."""
         self._failed = True
 
     def taken_over(self) -> None:
-        """Another server has just become the primary in place of the former one."""
+        """Note that another server has just replaced the former primary."""
         self._since = self._heard = time.monotonic()
         self._return = RETURN_AFTER_FAILOVER
 
     def spares(self, lease: Lease, over: float) -> float:
-        """The seconds for which the holder of a lease may still come back, which expired `over` seconds ago by the
-        server's clock; 0: it is dead. Each expired lease is spared once, however often this client loses contact."""
+        """The seconds within which the holder of a lease that expired `over` seconds ago by the server's clock may
+        still renew it, or 0 if the holder is dead. Each expired lease is spared once, however often this client loses
+        contact."""
         now = time.monotonic()
         since = now if self._since is None else self._since
         if now - since >= self._return:
@@ -78,8 +81,8 @@ class Contact:
         return max(0.0, min(since, first) + self._return - now)
 
     def pause(self, lease: Lease, over: float, length: float) -> float:
-        """The seconds after which to look again, because by then it is certain whether the holder of an expired lease
-        of this length is alive; 0: no need to wait. A caller waits only for a lease whose holder has not been heard of
-        for so long that it must not be taken for alive any more."""
+        """The seconds after which to check again, because it is certain by then whether the holder of an expired lease
+        of this length is alive, or 0 without a wait. A caller waits only for a lease whose last heartbeat is so old
+        that its holder must no longer be considered alive."""
         left = self.spares(lease, over)
         return left if over + length >= PROMISE and left <= RETURN else 0.0

@@ -33,7 +33,7 @@ class RetryDetails(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a call keeps trying while the server cannot be reached. Times in seconds.
+    """The limits within which a call keeps trying while the server cannot be reached. Times in seconds.
 
     Retries are safe: every change has a token and every message an id, so a repeated write is recognized. `deadline`:
     a call that fails after this time is not retried. Waits are random, so that a fleet does not reconnect

@@ -1,4 +1,4 @@
-"""Supported servers, and what a server reports about itself. Refused commands leave values unknown."""
+"""Supported servers, and the facts that a server reports about itself. Refused commands leave values unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write is made of: messages to store, conditions, the right of a lease, and the outcome of an append."""
+"""The elements of a write: messages to store, conditions, the right of a lease, and the outcome of an append."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_history.values.sizes import count_characters, estimate_tokens
 from redis_history.values.times import to_microseconds
 from redis_history.values.wire import COMPRESSED, FREE_FORM, compress_body, encode, placed
 
-#: "run": one agent works on the conversation. "compressor": one compressor does. They do not exclude each other.
+#: "run": one agent works on the conversation. "compressor": one compressor works on it. They do not exclude each other.
 LeaseKind = Literal["run", "compressor"]
 
 
@@ -58,7 +58,7 @@ class Precondition(Struct, frozen=True):
         return cls(expected_revision, must_exist, must_not_exist)
 
     def held_at(self, revision: int) -> bool:
-        """Whether it held for the call that made this revision."""
+        """Whether the condition held for the call that made this revision."""
         if self.expected_revision not in (None, revision - 1):
             return False
         return not self.must_not_exist or revision == 1

@@ -132,7 +132,7 @@ def check_function(
     plain: bool = False,
     error: _Error = ConfigurationError,
 ) -> None:
-    """Raises `error` unless it can be called (`plain`: and is no coroutine function), or is None if `optional`."""
+    """Raise `error` unless `value` is callable (`plain`: and not a coroutine function), or is None if `optional`."""
     if value is None and optional:
         return
     if not callable(value):
@@ -222,8 +222,8 @@ def missing(extra: str, error: ImportError) -> MissingExtraError:
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:
-    """Raises StoreTypeError unless `store` is of one of these kinds: HistoryStore, AsyncHistoryStore. The wrong kind
-    would lose data: a coroutine that nobody awaits writes nothing."""
+    """Raise StoreTypeError unless the type of `store` is among `kinds` (HistoryStore, AsyncHistoryStore). The wrong
+    type would lose data, because a coroutine that is never awaited writes nothing."""
     if isinstance(store, kinds):
         return
     needed = " or ".join(map(_with_article, kinds))

@@ -38,8 +38,8 @@ def decompress(frame: bytes, most: int) -> bytes:
     """Raises CorruptDataError for anything but one frame that says that it holds at most `most` bytes, and does, and
     MissingExtraError.
 
-    Whoever writes into the namespace chooses the frame, and a few bytes of it can stand for gigabytes. So the size that
-    it says bounds the output, and not only a check of the output afterwards.
+    Any client that can write into the namespace chooses the frame, and a few bytes of it can stand for gigabytes. So
+    the declared size bounds the output, in addition to a check of the output afterwards.
     """
     library = _library()
     try:

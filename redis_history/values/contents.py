@@ -1,7 +1,7 @@
-"""What a model reads as text in the values of providers, and what are images, audio or files there. Pure.
+"""Find text, images, audio and files in the values of providers. Pure.
 
 Parts that are kept opaque, tool results and tool inputs are JSON values of any form. A model reads their texts, and
-looks at an image or listens to a recording, whose base64 is no text for it. `readable` finds these by the form that
+looks at an image or listens to a recording, whose base64 is not text for it. `readable` finds these by the form that
 providers and frameworks give them: OpenAI, Anthropic, Gemini, Mistral, MCP, the AI SDK, LangChain, Pydantic AI.
 
 Each value is visited once, to the depth that a message may have.
@@ -38,7 +38,8 @@ _BASE64: Final = re.compile(
     rf"|(?<![{_ALPHABET}])(?:{_LINES}|[{_ALPHABET}]{{{MIN_BASE64},}}={{0,2}})",
     re.ASCII,
 )
-#: Random bytes have all 64 letters in so many characters; text without spaces, such as "xxx…", has few.
+#: Minimum number of distinct letters at the start of base64: random bytes have all 64 there, and text without spaces,
+#: such as "xxx…", has few.
 _LETTERS: Final = 32
 #: The beginnings of PNG, JPEG (also URL-safe), GIF, WebP and PDF.
 _BEGINNINGS: Final[tuple[tuple[str, Media], ...]] = (
@@ -83,7 +84,7 @@ _BLOCKS: Final[Mapping[str, tuple[Media, tuple[str, ...]]]] = {
 }
 #: Blocks that only their provider can read.
 _ENCRYPTED: Final = frozenset(("redacted_thinking", "reasoning.encrypted"))
-#: Gemini's names of blocks, which have no type.
+#: Gemini's names of blocks, which lack a type.
 _INLINE: Final = frozenset(("inlineData", "inline_data", "fileData", "file_data"))
 #: Keys of content next to the type of a file.
 _BYTES: Final = ("data", "blob", "bytes", "base64")
@@ -93,7 +94,7 @@ _SIGNATURES: Final = frozenset(
         "reasoningEncryptedContent", "encrypted_index", "encrypted_stdout", "encrypted_data",
     )
 )  # fmt: skip
-#: A mapping without these keys is none of the above.
+#: A mapping without these keys belongs to none of the kinds above.
 _SPECIAL: Final = frozenset((*_KINDS, *_MIMES, *_INLINE, *_SIGNATURES))
 _MAY_BE_SPECIAL: Final = re.compile("|".join((*(f'"{key}"' for key in _SPECIAL), '"data:')).encode()).search
 #: Keys whose texts are for programs: they are left out of `texts_in`.
@@ -104,7 +105,7 @@ _TECHNICAL: Final = frozenset(
 
 def readable(value: Any) -> tuple[Any, list[Media]]:
     """The value with a marker such as "[image]" in the place of each image or file, and without signatures and
-    encrypted content; and the kinds of what was replaced. A value without these is returned itself."""
+    encrypted content; and the kinds of the replaced content. A value without such content is returned itself."""
     reader = _Reader()
     return reader.read(value, 0), reader.media
 
@@ -137,7 +138,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def kind_of_base64(word: str) -> Media | None:
-    """What a long word has if it is base64; None for a word of another kind."""
+    """The kind of content of a long base64 word, or None for any other word."""
     start = _BREAKS.sub("", word[: 2 * MIN_BASE64])[:MIN_BASE64]
     letters = set(start)
     if len(letters) < _LETTERS or _ONLY_BASE64.fullmatch(start) is None:
@@ -257,8 +258,8 @@ def _is_opaque(item: Any) -> bool:
 
 
 def is_readable(text: str) -> bool:
-    """Whether a text has no long word that can be base64, and no data URL. In usual text, there is a space near the end
-    of what a long word would fill, so looking for it costs next to nothing."""
+    """Whether a text is free of data URLs and of long words that can be base64. Usual text has a space near the end of
+    the range that a long word would fill, so looking for it costs next to nothing."""
     if text[:5] == "data:":
         return False
     if len(text) < MIN_BASE64:

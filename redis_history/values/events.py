@@ -88,7 +88,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
     @property
     def changed_at(self) -> datetime | None:
-        """When the newest change up to `revision` was made; None: there is none."""
+        """The time of the newest change up to `revision`, or None before the first change."""
         microseconds = int(self.cursor.token[:14], 16) % (1 << 52)
         return from_microseconds(microseconds) if microseconds else None
 
@@ -179,7 +179,7 @@ class HistoryRestored(Change, frozen=True, tag="history_restored"):
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
     """The summary `summary_id` replaced the oldest `count` messages, which are in the archive now: all messages with a
     position up to `through`, that of the summary, except system messages that are not summaries, replies that are being
-    written, and pinned messages with their tool calls and results, which may come later. `summary` is None if it was
+    written, and pinned messages with their tool calls and results, which may follow later. `summary` is None if it was
     removed since."""
 
     summary_id: str
@@ -219,7 +219,7 @@ class Reset(Change, frozen=True, tag="reset"):
     corrupt, or of a newer version of this package), `conversation_missing` (deleted or expired),
     `conversation_replaced` (deleted and created again), `server_rewound` (the server lost acknowledged changes, for
     example in a failover). Read the conversation again with `snapshot`, and resume from its cursor. Or continue this
-    subscription: its next event is the one after `revision` (0: there is no conversation), which a snapshot read
+    subscription: its next event is the one after `revision` (0: the conversation does not exist), which a snapshot read
     in the meantime may already include.
     """
 

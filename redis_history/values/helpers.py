@@ -21,7 +21,7 @@ def text(value: str) -> TextPart:
 
 
 def reasoning(value: str, *, signature: str | None = None) -> ReasoningPart:
-    """A part with the reasoning of a model, and its `signature` if the provider gives one."""
+    """Return a part with the reasoning of a model, and the provider's `signature` if it exists."""
     return ReasoningPart(text=value, signature=signature)
 
 

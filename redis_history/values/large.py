@@ -1,8 +1,8 @@
-"""Messages above the cap of a stored message: as several, and with notes in the place of what is too large. Pure.
+"""Split messages above the size cap into several, with notes in place of content that is too large. Pure.
 
-Frameworks hand over whole turns, and one result of a tool can be larger than a message may be. `fitted` keeps all that
-fits: the parts of a large message become several messages, and a part that is too large alone becomes a note of its
-size. A result stays the result of its call, so that no call is left open. `joined` puts such messages together again.
+Frameworks hand over whole turns, and one result of a tool can exceed the cap. `fitted` keeps all content that fits:
+the parts of a large message become several messages, and a part that is too large alone becomes a note of its size. A
+result stays the result of its call, so that no call is left open. `joined` puts such messages together again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redis_history.values.wire import body_digest, encode_body
 
 #: The key of `provider_meta` with the id of the message whose parts go on in this one.
 _CONTINUES: Final = "redis_history_continues"
-#: The most bytes of what a message has besides its parts, and of a value of its notes when these are too large.
+#: Maximum bytes of a message without its parts, and of a value of its notes when these are too large.
 _MOST_AROUND: Final = MAX_MESSAGE_BYTES // 2
 _SMALL: Final = 4_000
 #: An image that providers accept, of one transparent pixel.
@@ -32,14 +32,14 @@ _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPh
 
 
 class NotStored(NamedTuple):
-    """What is too large: the index of the part, or None for what a message has besides its parts, and a reason."""
+    """Content that is too large: the index of its part (None for content outside the parts) and a reason."""
 
     part: int | None
     reason: str
 
 
 class Fitted(NamedTuple):
-    """The messages that hold one, each within the cap, and what they lack."""
+    """The messages that together hold one message, each within the cap, and the content they lack."""
 
     messages: list[Message]
     lacks: list[NotStored]
@@ -138,7 +138,7 @@ def _around(message: Message) -> tuple[Message, list[NotStored]]:
 
 
 def _small_values(values: Mapping[str, Any], level: int = 0) -> dict[str, Any]:
-    """The values that are small, and what is small in others. A note of an adapter has its fields at the second level,
+    """The small values, and the small content of the others. A note of an adapter has its fields at the second level,
     which may be packed JSON, so a long text there is left out; in the values of these fields it is replaced."""
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -210,7 +210,7 @@ def _reason(part: Part) -> str:
 
 
 def _note_for(part: Part) -> Part:
-    """What is stored instead of a part that is too large. It opens or answers the same pair."""
+    """The note that replaces a part that is too large. It opens or answers the same pair."""
     note = _note(_sized(part))
     match part:
         case ToolResultPart():

@@ -75,7 +75,8 @@ else:
 
 
 class _Empty(dict[str, Any]):
-    """The `metadata` and `provider_meta` of all messages that have none: reading them makes no objects."""
+    """The `metadata` and `provider_meta` of all messages without them, so that reading such messages creates no
+    objects."""
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise TypeError("a message is immutable; change it with msgspec.structs.replace(message, metadata={...})")
@@ -162,7 +163,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     MessageTooLargeError). Raises InvalidMessageError (InvalidTimestampError for the time) for anything else, sometimes
     only when it is appended.
 
-    `msgspec.structs.replace` converts nothing; wrong values are found when the message is stored.
+    `msgspec.structs.replace` does not convert values; wrong values are rejected when the message is stored.
     """
 
     schema_version: ClassVar[int] = SCHEMA_VERSION
@@ -310,7 +311,7 @@ def content_text(content: Any) -> str:
 
 class ForkedFrom(msgspec.Struct, frozen=True):
     """Where a fork comes from: the conversation `conversation_id` at its `revision`. `message_id` is the last message
-    that the fork has from it; None: it has none."""
+    that the fork has from it, or None for a fork without messages of it."""
 
     conversation_id: str
     revision: int

@@ -1,7 +1,7 @@
 """Notes in `provider_meta` that quote the content of a part, such as the original JSON text of arguments.
 
-Such a note has the digest of that content under the key "of". After an edit it says nothing any more, and must not
-bring back what was removed: it is ignored, and left out when the message is stored.
+The note has the digest of that content under the key "of". After an edit it is out of date and must not bring back
+removed content, so it is ignored, and dropped when the message is stored.
 """
 
 from __future__ import annotations

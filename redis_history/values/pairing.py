@@ -1,10 +1,10 @@
-"""What a part opens and what it answers. Pure.
+"""The calls that a part opens and answers. Pure.
 
-`pairing` says for any part what it opens and what it answers. Nothing else in the package knows kinds of parts for
-that: a format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part
-or of the `provider_meta` of a tool use or result:
+`pairing` returns, for any part, the calls that it opens and answers. No other module decides this by kinds of parts: a
+format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part or of
+the `provider_meta` of a tool use or result:
 
-- `opens`, `answers`: the id of the call that an opaque part makes, and of the one that it answers.
+- `opens`, `answers`: the id of the call that an opaque part makes, and the id of the call that it answers.
 - `within`: the id of the call whose code makes this call, such as a program that calls functions. The part answers that
   call and opens it anew, for the next call of the code or for its result; so all of them stay or go together.
 - `hosted`: the provider itself runs the tool, so only the provider can give the result.
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from redis_history.values.message import Message
 from redis_history.values.parts import Part, ToolResultPart, ToolUsePart, UnknownPart
 
-#: Where a part says what it opens and answers.
+#: The key under which a part names the calls it opens and answers.
 PAIR: Final = "pair"
 
 
@@ -32,7 +32,7 @@ class Pairing(NamedTuple):
 
     @property
     def is_result(self) -> bool:
-        """Whether the part answers a call, and makes none."""
+        """Whether the part answers a call without making a call."""
         return bool(self.answers) and not self.opens
 
 
@@ -40,7 +40,7 @@ _NO_PAIR = Pairing()
 
 
 def pairing(part: Part) -> Pairing:
-    """What a part opens and what it answers."""
+    """The calls that a part opens and answers."""
     kind = type(part)
     if kind is not ToolUsePart and kind is not ToolResultPart and kind is not UnknownPart:
         return _NO_PAIR
@@ -56,7 +56,7 @@ def pairing(part: Part) -> Pairing:
 
 
 def _said(part: Any) -> Mapping[str, Any]:
-    """What the reader of a part noted about pairs."""
+    """The note about pairs by the reader of a part."""
     holder = part.data if type(part) is UnknownPart else part.provider_meta
     said = holder.get(PAIR) if isinstance(holder, Mapping) else None
     return said if isinstance(said, Mapping) else {}
@@ -68,7 +68,7 @@ def in_pair(part: Part) -> bool:
 
 
 def is_result(part: Part) -> bool:
-    """Whether a part answers a call, and makes none."""
+    """Whether a part answers a call without making a call."""
     kind = type(part)
     if kind is ToolResultPart and not is_marked(part):
         return True
@@ -81,5 +81,5 @@ def is_marked(part: Any) -> bool:
 
 
 def only_results(message: Message) -> bool:
-    """Whether a message has nothing but results."""
+    """Whether a message consists only of results."""
     return bool(message.parts) and all(map(is_result, message.parts))

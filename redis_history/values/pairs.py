@@ -3,16 +3,16 @@
 This is the specification; `_trim.lua` follows it on the server. `redis_history.values.pairing` says which parts are
 calls and results.
 
-1. Messages of role system and summaries have no calls and no results. In all other messages the parts make calls and
-   answer them in the order of the messages and of their parts. A part that does both answers first.
+1. Messages of role system and summaries contain neither calls nor results. In all other messages the parts make calls
+   and answer them in the order of the messages and of their parts. A part that does both answers first.
 2. A message is *by an agent* if its participant has the kind "agent". Agents are the same if their ids are.
-3. A result by an agent answers the latest earlier call of its id by this agent that has no result yet.
-4. Otherwise it answers the latest earlier call of its id, by anybody, that has no result at all.
+3. A result by an agent answers the latest earlier call of its id by this agent that still lacks a result.
+4. Otherwise it answers the latest earlier call of its id, by any participant, that lacks any result.
 5. The call is settled then, unless call and result are by two different agents. In that case the result may belong
    to a call that was removed, so the agent that called may still answer by rule 3, until another agent answers one
-   more of its calls. Its own result then replaces the other result, which answers nothing any more, but is removed
+   more of its calls. Its own result then replaces the other result, which no longer answers a call, but is removed
    together with the call.
-6. A result for which no call is left answers nothing, such as the second result of a call.
+6. A result without a remaining call does not answer any, such as the second result of a call.
 
 Why the latest: an agent that dies never answers, and its ids come back in the next run. Why the agent: several agents
 number their calls alike and write at the same time.
@@ -25,9 +25,9 @@ in whole groups, every remaining result keeps its call.
 A *cap* removes the group of the oldest message, then that of the oldest of the rest, until at most the allowed number
 of messages is left.
 
-A request to a model may not have half a pair. *Lone* parts answer no call or have no answer, and so do all parts that
-are connected with such a part. Code that goes on after the newest message, because its calls have just been answered,
-is not lone.
+A request to a model must not contain half a pair. *Lone* parts are results without a call and calls without a result,
+and all parts that are connected with such a part. Code that goes on after the newest message, because its calls
+have just been answered, is not lone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class OpenCalls(Generic[T]):
             self._by_agent.setdefault((call_id, agent), []).append(call)
 
     def answer(self, call_id: str | bytes, agent: str | bytes | None) -> T | None:
-        """The value of the call that a result answers; None if it answers none."""
+        """The value of the call that a result answers, or None."""
         found = None
         own = () if agent is None else self._by_agent.get((call_id, agent), ())
         while own and found is None:
@@ -130,7 +130,7 @@ class _Groups:
     def __init__(self) -> None:
         self._calls: OpenCalls[int] = OpenCalls(self._settle)
         self._parent: list[int] = []
-        # For the first message of each group: how many messages it has, and how many of its calls wait.
+        # By the first message of each group: the number of its messages, and of its waiting calls.
         self.size: list[int] = []
         self.waiting: list[int] = []
 
@@ -178,8 +178,8 @@ class Pairs:
 
     `results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that a
     result answers. `answered`: the calls that have a result, and the result. `opening`: the parts that make calls.
-    `lost`: the parts that should answer a call, and answer none. `going_on`: the messages with a part that goes on with
-    what an earlier message has called.
+    `lost`: the parts that should answer a call but do not. `going_on`: the messages with a part that continues a call
+    of an earlier message.
     """
 
     def __init__(self, count: int) -> None:
@@ -234,12 +234,12 @@ class Pairs:
 
     @property
     def waits(self) -> bool:
-        """Whether a call has no result."""
+        """Whether a call still lacks a result."""
         return any(opened.result is None for opened in self._opened)
 
     def lone(self, *, calls: bool = True) -> set[Place]:
         """The parts without their partner, and all that are connected with them. `calls` False: without those that are
-        only connected with a call that has no result yet."""
+        only connected with a call that still lacks a result."""
         waiting = [opened for opened in self._opened if opened.result is None] if calls else []
         if not waiting and not self.lost:
             return set()
@@ -276,7 +276,7 @@ def _connected(places: Iterable[Place], links: Mapping[Place, Sequence[Place]]) 
 
 
 def _is_apart(message: Message) -> bool:
-    """Whether a message has no calls and no results, whatever its parts."""
+    """Whether a message counts as free of calls and results, regardless of its parts."""
     return message.role == "system" or message.is_summary
 
 
@@ -330,8 +330,8 @@ def pairs_of(messages: Sequence[Message]) -> Pairs:
 
 
 def open_calls(messages: Sequence[Message]) -> list[tuple[Message, list[ToolUsePart]]]:
-    """The messages with calls that have no result and that a tool result can answer, and these calls. Opaque calls have
-    results of their own kind, and the provider answers those of its own tools."""
+    """Return the messages with unanswered calls that a tool result can answer, and these calls. Opaque calls have
+    their own kind of results, and the provider answers the calls of its own tools."""
     answered = pairs_of(messages).answered
     found = []
     for index, message in enumerate(messages):
@@ -373,7 +373,7 @@ def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
     gone = _by_message(pairs.lone())
     if not any(map(has_reasoning, messages)):
         return gone
-    is_followed, next_agent = False, None  # by a message of the assistant, and of whom
+    is_followed, next_agent = False, None  # whether a message of the assistant follows, and its agent
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         own = gone.get(index, set())
@@ -397,7 +397,7 @@ def _by_message(places: Iterable[Place]) -> dict[int, set[int]]:
 
 
 def _without(message: Message, gone: Collection[int]) -> list[Message]:
-    """The message without these parts and their reasoning; nothing if it had nothing else."""
+    """The message without these parts and their reasoning, or an empty list if it would be empty."""
     if not gone:
         return [message]
     parts = without_parts(message, with_reasoning(message, gone))

@@ -18,7 +18,7 @@ class OpenStruct(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields of a
     newer version, by name. Both are kept unchanged.
 
-    Reading is faster with `gc=False`, which is safe because values that `encode_body` accepts have no cycles.
+    Reading is faster with `gc=False`, which is safe because `encode_body` accepts only values without cycles.
     """
 
 

@@ -21,8 +21,8 @@ _HIDDEN: Final = re.compile(
     "[\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     "\U000e0000-\U000e0fff]|</"
 )
-#: Besides letters, marks and digits of any script, a name may have these. Everything else becomes a blank: a list of
-#: all the characters that resemble a colon, a bracket or a quote would never be complete.
+#: A name may contain these in addition to letters, marks and digits of any script. Everything else becomes a blank: a
+#: list of all the characters that resemble a colon, a bracket or a quote would never be complete.
 _IN_NAMES: Final = frozenset("'-_.@+&#\u2019")
 #: Letters that look like a colon.
 _COLONS: Final = frozenset("\u02d0\u02d1\ua4fd")
@@ -49,8 +49,8 @@ def _fewer_marks(run: re.Match[str]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name on one line, cut, in NFKC, without delimiters, symbols but emoji, and invisible characters; "" if nothing
-    is left."""
+    """A name on one line, cut, in NFKC, without delimiters, symbols but emoji, and invisible characters; "" if all are
+    removed."""
     shown = (letter if _is_in_names(letter) else " " for letter in _HIDDEN.sub(" ", normalized(name[: 4 * MAX_NAME])))
     return " ".join("".join(shown).split())[:MAX_NAME].rstrip()
 

@@ -18,7 +18,7 @@ from redis_history.values.parts import Part, ReasoningPart, TextPart, ToolUsePar
 
 
 def only_reasoning(message: Message) -> bool:
-    """Whether a message has nothing but reasoning, as if a model's reply is stored block by block. In a request it
+    """Whether a message consists only of reasoning, as when a model's reply is stored block by block. In a request it
     belongs into the next message of the agent."""
     if message.role != "assistant" or not message.parts or type(message.parts[0]) is not ReasoningPart:
         return False
@@ -51,7 +51,7 @@ def with_reasoning(message: Message, gone: Collection[int]) -> set[int]:
 
 
 def last_reasoning(message: Message, gone: Collection[int]) -> set[int]:
-    """The reasoning at the end of a message that nothing follows."""
+    """The reasoning at the end of a message without anything after it."""
     found = set()
     for at in range(len(message.parts) - 1, -1, -1):
         part = message.parts[at]

@@ -1,4 +1,4 @@
-"""Sizes of messages in characters and tokens: roughly what a model pays for them.
+"""Sizes of messages in characters and tokens, as estimates of their cost for a model.
 
 All limits, totals, prompts and summaries use these sizes. All texts count, also in tool results and in parts that are
 kept opaque for one provider. An image, audio or file counts as `MEDIA_TOKENS`, in an attachment as in the middle of a
@@ -31,8 +31,8 @@ TokenCounter = Callable[[str], int]
 
 #: Tokens of an image, audio, video or other file, whatever its size, because only its provider can measure it.
 #:
-#: - "image": one of 1,024 x 1,024 pixels takes 765 tokens of GPT-4o, 1,024 of GPT-4.1, up to 1,032 of Gemini and 1,398
-#:   of Claude (width x height / 750); a screenshot of 1,024 x 768 takes 1,049 of Claude.
+#: - "image": an image of 1,024 x 1,024 pixels takes 765 tokens of GPT-4o, 1,024 of GPT-4.1, up to 1,032 of Gemini and
+#:   1,398 of Claude (width x height / 750); a screenshot of 1,024 x 768 pixels takes 1,049 of Claude.
 #: - "audio": a minute takes 600 tokens of GPT-4o and 1,920 of Gemini.
 #: - "video": ten seconds take about 3,000 of Gemini.
 #: - "file": a page of a PDF takes 1,500 to 3,000 of Claude.
@@ -73,7 +73,7 @@ def estimate_tokens(characters: int) -> int:
 
 def message_tokens(message: Message, counter: TokenCounter | None = None) -> int:
     """Tokens of a message: those of its texts, which `counter` gets joined by newlines, and `MEDIA_TOKENS` of images,
-    audio and files. None estimates the same from its characters."""
+    audio and files. Without a counter, the same is estimated from its characters."""
     if counter is None:
         return estimate_tokens(count_characters(message))
     size = _size(message)

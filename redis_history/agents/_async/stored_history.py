@@ -54,7 +54,7 @@ class AsyncRedisHistory(History):
     `client_or_store` is a redis-py client, an AsyncHistoryStore, or a URL as a store takes it. The caller closes stores
     and clients; `namespace` is for a client or a URL. While the history saves automatically, at most `max_unsaved`
     messages, and 64 MB, may wait for the server. Other options are those of `History`; `max_length` and `max_tokens`
-    limit what is held here, and remove nothing from the store.
+    limit the entries held in this process, and never remove messages from the store.
 
     Event `error`: with the error, for every failure in the background.
     """
@@ -123,12 +123,12 @@ class AsyncRedisHistory(History):
         """Send the unsaved changes, and read those of others. Returns how many messages were new
         to the store.
 
-        `clear`, `restore` and `reset` are applied only if nobody has changed the conversation since it was loaded, nor
-        is writing a reply; otherwise RevisionConflictError is raised, nothing is overwritten, and `load` reads the
-        present state. A reduction is given up with CompactionConflictError if the messages it summarizes have changed.
-        Another conversation than the loaded one gets all entries. After any error, the next call sends the rest; it
-        repeats nothing. More than 1,000 messages, or 4 MB, are several changes. Raises as `append_many`, and
-        InvalidInputError without a conversation.
+        `clear`, `restore` and `reset` are applied only if no other writer has changed the conversation since it was
+        loaded or is streaming a reply. Otherwise they raise RevisionConflictError without overwriting anything, and
+        `load` reads the present state. A reduction is given up with CompactionConflictError if the messages it
+        summarizes have changed. A conversation other than the loaded one gets all entries. After any error, the next
+        call sends the rest without repeating anything. More than 1,000 messages or 4 MB are split into several
+        changes. Raises the errors of `append_many`, and InvalidInputError without a conversation.
         """
         chosen = self._chosen(conversation_id)
         return await self._exclusively(lambda: self._save(chosen))
@@ -173,8 +173,8 @@ class AsyncRedisHistory(History):
             raise error
 
     async def aclose(self) -> None:
-        """Save the rest, and end autosave. Raises as `flush`, after the end; `unsaved` then has the rest. Further calls
-        do nothing."""
+        """Save the rest, and end autosave. Raises the errors of `flush` after it has ended; `unsaved` then has the
+        rest. Further calls do nothing."""
         if self._closed:
             return
         try:
@@ -290,7 +290,7 @@ class AsyncRedisHistory(History):
     # One call sends at a time, and replies are applied in the order of reading
 
     async def _exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
+        """Run `work` while nothing else is sent. Then call the handlers, which may send something themselves."""
         check_process(self._process)  # a task of the parent may have held the lock
         try:
             async with self._sending:
@@ -379,7 +379,7 @@ class AsyncRedisHistory(History):
                 raise refusals.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
-        if change.hidden_reply:  # growth has no revision, so the store could not tell
+        if change.hidden_reply:  # streaming creates no revision for the store to compare
             raise refusals.reply_unfinished(conversation_id, change.seen)
         op: ops.Clear | ops.Restore = ops.Clear(conversation_id, precondition=ops.Precondition.of(change.seen))
         if change.target:

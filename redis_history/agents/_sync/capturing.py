@@ -59,13 +59,13 @@ class Capture:
 
         try:
             signature = inspect.signature(function)
-        except (TypeError, ValueError):  # some built-in functions have no signature
+        except (TypeError, ValueError):  # some built-in functions lack a signature
             signature = None
         return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
 
     def turn(self, message: Any = None, *, conversation_id: str | None = None) -> Turn:
-        """One turn, for `with`: entering it records `message`. `conversation_id` is that of this turn, if the capture
-        has no fixed one. A value that is not a message is reported, not raised."""
+        """One turn, for `with`: entering it records `message`. `conversation_id` is the conversation of this turn, for
+        a capture without a fixed conversation. A value that is not a message is reported, not raised."""
         return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
 
     def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> Turn:
@@ -126,7 +126,8 @@ class Capture:
                     self._turnstiles.pop(conversation_id, None)
 
     def _append_large(self, conversation_id: str, messages: list[Message]) -> None:
-        """Write messages that one change cannot hold, without what is too large for a message, which is reported."""
+        """Write messages that exceed the limits of one change. Content too large for a message is left out and
+        reported."""
         kept: list[Message] = []
         for message in messages:
             pieces, lacks = large.fitted(message)

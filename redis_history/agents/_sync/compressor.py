@@ -133,25 +133,25 @@ class Compressor:
         return self._work.stats
 
     def run(self) -> CompressorStats:
-        """Work until `stop`, and return what was done. Failures of the server are logged and retried. Raises
+        """Work until `stop`, and return the statistics. Failures of the server are logged and retried. Raises
         StoreClosedError if the store is closed in the meantime, and CapabilityError."""
         return self._run(self._keep_looking)
 
     def run_once(self) -> CompressorStats:
-        """Compress what is too long now, and return what was done. Skips conversations that fail or that another
-        process compresses. Raises the error of a failed search for conversations."""
+        """Compress the conversations that are too long now, and return the statistics. Skips conversations that fail
+        or that another process compresses. Raises the error of a failed search for conversations."""
         return self._run(self._look_once)
 
     def stop(self) -> None:
-        """End `run`, or the next one if none runs. No new attempt begins, and running ones have `grace` seconds; after
-        a second call none. May be called from signal handlers and any thread."""
+        """End `run`, or the next `run` if it has not started. No new attempt begins, and running attempts have `grace`
+        seconds to finish. A second call ends them immediately. May be called from signal handlers and any thread."""
         now = time.monotonic()
         self._stop_at = now if self._stop_at is not None else now + self._timing.grace
         self._work.clear()
         self._wake()
 
     def preview(self) -> list[CompressionProgress]:
-        """The conversations that would be compressed. Takes no lease and changes nothing."""
+        """Return the conversations that would be compressed, without a lease and without changes."""
         planned: dict[str, CompressionProgress] = {}
         for page in scan_conversations(self._store.backend):
             for conversation in self._too_long([one for one in page if one.conversation_id not in planned]):
@@ -249,7 +249,7 @@ class Compressor:
 
     def _sweep(self, *, rested: bool = True) -> int:
         """Check all conversations, and return how many are too long."""
-        self._remember(self._list(_KNOWN))  # first, so that `_look` finds what changes from now on
+        self._remember(self._list(_KNOWN))  # first, so that `_look` finds all later changes
         new = 0
         for page in scan_conversations(self._store.backend):
             new += self._found(page, rested)
@@ -289,7 +289,7 @@ class Compressor:
 
     def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
         over = [one for one in conversations if is_over(self._policy, one) or self._is_old(one)]
-        rng.shuffle(over)  # so that processes do not all begin with the same one
+        rng.shuffle(over)  # so that processes begin with different conversations
         return over
 
     def _is_old(self, conversation: Conversation) -> bool:
@@ -374,7 +374,7 @@ class Compressor:
     def _failure(self, conversation_id: str, lease: ops.RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
         if isinstance(error, errors.ConflictError):
-            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
+            # After losing the lease, the write may conflict with the next holder's write before it misses the lease.
             lost = isinstance(error, errors.RunLostError) or (
                 lease is not None and not self._release(conversation_id, lease)
             )

@@ -59,7 +59,7 @@ def read_chunk(chunk: Any) -> Message | Part | str | None:
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
     """Join the streamed chunks to one message; Messages among them stay separate. Raises InvalidInputError if no chunk
-    is one of these."""
+    belongs to either kind."""
     found: list[Message] = []
     parts: list[Part] = []
     known = False
@@ -89,10 +89,10 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
 def answering(
     messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, interrupted: bool = False
 ) -> list[Message]:
-    """Complete answers: the participant, the scope, the trace and the channel, if they have none, and the status."""
+    """Complete answers: the status, and the participant, the scope, the trace and the channel where they are absent."""
 
     def complete(message: Message) -> Message:
-        if message.sequence is not None:  # already stored; appending it unchanged has no effect
+        if message.sequence is not None:  # already stored; appending it unchanged changes nothing
             return message
         fields: dict[str, Any] = {"status": "interrupted"} if interrupted else {}
         if message.participant is None and message.role in ("assistant", "tool"):

@@ -81,7 +81,7 @@ class ModelSummarizer(ABC):
         return f"<summarizer {self._model}>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
-        """Summarize the messages. Raises SummaryError if the model fails or the messages have no text."""
+        """Summarize the messages. Raises SummaryError if the model fails or the messages do not contain text."""
         summary, mark = previous_summary, new_mark()
         for text in chunks(messages, self._max_input_tokens * CHARACTERS_PER_TOKEN):
             blocks = [data_block("previous_summary", mark, [as_data(summary)])] if summary else []
@@ -170,7 +170,7 @@ def openai_summarizer(
 
     `prompt` tells the model what to do. `max_tokens` limits the summary. A truncated answer is an error. Conversations
     longer than `max_input_tokens` (estimated) are sent in portions. `options` are additional arguments of the SDK's
-    request. `client` is an `openai.OpenAI`, with key, time limits and retries of yours. The default takes the key from
+    request. `client` is an `openai.OpenAI`, with your key, time limits and retries. The default takes the key from
     the environment variable OPENAI_API_KEY.
 
     Needs `pip install 'redis_history[openai]'`. Raises MissingExtraError without it, and ConfigurationError for an

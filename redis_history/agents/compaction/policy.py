@@ -45,7 +45,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def previous(self) -> Message | None:
-        """The previous summary; None if there is none."""
+        """The previous summary, or None."""
         return next((message for message in self.seen if message.is_summary), None)
 
     @property
@@ -220,7 +220,7 @@ def turn_in_progress(messages: Sequence[Message]) -> int:
 
 def wider(policy: Policy, choose: Callable[[Policy], Plan | None]) -> Generator[Plan, SummaryTooLongError, None]:
     """The plan, if there is one. If its summary is too long, send the error: the next plan replaces more messages, for
-    which it may fit. Raises the error if there are no more."""
+    which it may fit. Raises the error if no further plan exists."""
     plan = choose(policy)
     while plan is not None:
         error = yield plan

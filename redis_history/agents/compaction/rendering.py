@@ -44,7 +44,7 @@ def render(message: Message, most: int) -> str:
 
 
 def said(message: Message, most: int) -> str:
-    """A message on one line of at most `most` characters: "Ann (user): …". Empty if it has no text."""
+    """A message on one line of at most `most` characters: "Ann (user): …". Empty for a message without text."""
     records = [found for part in message.parts if (found := _record(part, 4 * most))]
     pieces = [one.get("text") or f"[{', '.join(f'{key}: {one[key]}' for key in one if one[key])}]" for one in records]
     return " ".join(f"{speaker(message)}: {' '.join(pieces)}".split())[:most].rstrip() if pieces else ""

@@ -182,8 +182,8 @@ def summary_and_replaced(before: Sequence[Message], after: Sequence[Message]) ->
 
 
 def stamped(messages: Sequence[Message]) -> list[Message]:
-    """The messages, where each one without a time gets the time of the next one that has a time, so that the store
-    keeps this order. Messages without a time at the end get the server's."""
+    """The messages; each message without a time gets the time of the next message with a time, so that the store keeps
+    this order. Messages without a time at the end get the server's time."""
     found: list[Message] = []
     following = None
     for message in reversed(messages):

@@ -70,7 +70,7 @@ class Replica:
     def apply(self, event: Event) -> bool:
         """Apply an event. False, and no change, if the conversation must be read again instead.
 
-        The event must have the next revision of the same generation of the conversation; one that was already
+        The event must have the next revision of the same generation of the conversation. An event that was already
         applied is ignored. For anything else (a gap, a Reset, an event without its content) the result is False.
         """
         known = self.cursor

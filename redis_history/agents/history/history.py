@@ -33,7 +33,7 @@ _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None
 
 
 class Plugin:
-    """Base of plugins: override the hooks you need. Any object with at least one of these methods also works.
+    """Base of plugins: override the hooks you need. Any object with one or more of these methods also works.
 
     Hooks of several plugins run in the order of registration, without a lock.
     """
@@ -254,7 +254,7 @@ class History(Selectors):
         return [entry for entry in self.get_entries() if entry.role != "system"]
 
     def get_tool_result(self, tool_use_id: str, occurrence: int | None = None) -> Any:
-        """The content of a tool result as it was added, even if a plugin masks it; None if there is none.
+        """Return the content of a tool result as it was added, even if a plugin masks it, or None for an unknown id.
 
         If the id is repeated, the newest result, or the given `occurrence`, counted from 1.
         """
@@ -312,7 +312,8 @@ class History(Selectors):
         max_entries: int | None = None,
         older_than: Instant | timedelta | None = None,
     ) -> Reduction:
-        """Let the plugins that reduce make the history smaller, in the order of registration. Does nothing without one.
+        """Let the reducing plugins make the history smaller, in the order of registration. Without one, nothing
+        happens.
 
         `max_tokens` and `max_entries` count all entries; `older_than` is an instant or an age. In an event loop, await
         the outcome; elsewhere the reduction is done when this returns. A call during another reduction does nothing.

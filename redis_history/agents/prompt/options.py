@@ -89,8 +89,8 @@ LeftOutReason = Literal[
 
 class Addressed(Struct, frozen=True, gc=False):
     """A message that addressed-only mode kept: `message_id`, and the `reason`: "own" (by the agent, or a result of its
-    call), "mention" (in `mentions`), "system", "dm", "two_party" (nobody but one other talks), "named" (a name in the
-    text), "also_addressed" (by that function), "pinned" or "summary"."""
+    call), "mention" (in `mentions`), "system", "dm", "two_party" (only one other participant talks), "named" (a name
+    in the text), "also_addressed" (by that function), "pinned" or "summary"."""
 
     message_id: str
     reason: AddressedReason

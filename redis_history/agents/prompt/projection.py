@@ -86,7 +86,8 @@ class Names:
             if voice is Voice.USER or voice is Voice.OTHER:
                 shown[key] = _shown_name(who, voice)
                 taken.setdefault(_folded(shown[key]), set()).add((who.kind, who.id))
-        # Letters of other alphabets may look like Latin ones, so next to Latin names they do not identify anybody.
+        # Letters of other alphabets may look like Latin ones, so next to Latin names they do not identify a
+        # participant.
         latin = any(map(_is_latin, shown.values()))
         self._labels = {
             key: f"{name}: "
@@ -130,7 +131,7 @@ def _is_latin(name: str) -> bool:
 
 
 def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[model.Message, ...]:
-    """The messages of a turn in the view of this agent's model; empty if nothing in it is for the model."""
+    """The messages of a turn in the view of this agent's model; empty if the turn is without content for the model."""
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
         return ()
@@ -197,7 +198,7 @@ def as_summary(message: model.Message, names: Names) -> model.Message:
 
 
 def _with_hints(message: model.Message) -> model.Message:
-    """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
+    """The message with text in place of each attachment without a reference, because it cannot be sent, and without
     blank texts next to other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
     return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not is_blank(part)))
@@ -295,7 +296,7 @@ def _is_one_text(message: model.Message) -> bool:
 
 
 def _joined(reasoning: Turn, turn: Turn) -> Turn:
-    """A turn with the reasoning before it, which was stored as a message of its own."""
+    """A turn with the reasoning before it, which was stored as a separate message."""
     first, *rest = turn.shown
     turn.shown = (_changed(first, reasoning.shown[0].parts + first.parts), *rest)
     turn.indices = reasoning.indices + turn.indices
@@ -314,7 +315,7 @@ class _Calls:
         self._known: dict[int, tuple[list[int], list[int], LeftOutReason | None]] = {}
 
     def turn(self, index: int, voice: Voice, left_out: dict[int, LeftOut]) -> Turn | None:
-        """The turn that begins with a message; None if it begins none."""
+        """The turn that begins with a message, or None if a turn does not begin there."""
         message = self._messages[index]
         shown, earlier, reason = self._shown(index)
         own = [at for at in shown if at not in earlier] if earlier else shown
@@ -365,7 +366,7 @@ class _Calls:
         return _changed(message, without_parts(message, set(range(len(message.parts))).difference(shown)))
 
     def _add_results(self, turn: Turn, called: int) -> None:
-        """Add the results of the calls of a message to its turn, and what the code in it calls."""
+        """Add the results of the calls of a message to its turn, and the calls made by code in the message."""
         pairs = self._pairs
         by_message: dict[int, set[int]] = {}
         for index, at in pairs.results.get(called, ()):

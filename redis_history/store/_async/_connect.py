@@ -89,7 +89,8 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
 
 
 def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | ClusterNodes:
-    """Raises ConfigurationError for an unusable URL or client. Connects to nothing and starts nothing. `patience`:
+    """Make the node or nodes of a URL or client, without connecting or starting anything. Raises ConfigurationError
+    for an unusable URL or client. `patience`:
     seconds that a reply may take longer than usual, because it waits for a confirmation."""
     if client is not None:
         if url is not None:
@@ -142,7 +143,7 @@ def _node(pool: ConnectionPool) -> AsyncNode:
 
 
 def _pool(url: str, patience: float) -> ConnectionPool:
-    """The settings of connections. Nothing connects with it."""
+    """The settings of connections. This pool itself is never used to connect."""
     try:
         pool = ConnectionPool.from_url(
             url,

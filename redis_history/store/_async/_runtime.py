@@ -36,7 +36,8 @@ def socket_timeout(seconds: float | None) -> float | None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    """Raises EventLoopError without one, instead of a RuntimeError that names nothing of this package."""
+    """Return the running event loop. Raises EventLoopError without one, because asyncio's RuntimeError does not
+    mention this package."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError as error:
@@ -64,7 +65,7 @@ class Request:
 
     def __init__(self, commands: Sequence[Sequence[Any]], confirm: Sequence[Any] | None, size: int) -> None:
         self.commands, self.confirm, self.size = commands, confirm, size
-        #: Whether nobody waits for the replies.
+        #: Whether the caller no longer waits for the replies.
         self.has_left = False
         self._answered: asyncio.Future[None] | None = None  # made only if another task makes the exchange
         self._replies: list[Any] = []
@@ -92,23 +93,23 @@ class Request:
             raise
 
     def replies(self) -> list[Any]:
-        """Raises what `fail` was called with."""
+        """Raises the error passed to `fail`."""
         if self._error is not None:
             raise self._error
         return self._replies
 
 
 class Lanes:
-    """A queue of requests of one kind, and the lanes that send what has queued. `make`: returns a new lane.
+    """A queue of requests of one kind, and the lanes that send queued requests. `make` returns a new lane.
 
     A caller that finds a lane free makes its own exchange; if it is cancelled, the connection is closed. The requests
-    that have queued meanwhile go out together, from a task of their own: a caller that is cancelled then leaves no
-    reply behind, and disturbs nobody. `direct`: whether callers make exchanges; not with connections that have a
+    that have queued in the meantime go out together from a separate task, so a cancelled caller leaves no reply behind
+    and disturbs no other caller. `direct`: whether callers make exchanges; not with connections that have a
     `socket_timeout`, because redis-py may then lose a cancellation before Python 3.12.
 
-    A task makes one exchange, and the callback at its end begins the next one. Until then the tasks that it has
-    answered have run, so that their next calls travel together, too; and the callback comes even if somebody cancels
-    all tasks of the loop before this one has begun.
+    A task makes one exchange, and the callback at its end begins the next one. By then the tasks with replies have
+    run, so that their next calls travel together, too. The callback runs even if all tasks of the loop are cancelled
+    before this one has begun.
     """
 
     def __init__(self, make: Callable[[], Any], kind: Kind, *, direct: bool) -> None:
@@ -139,13 +140,13 @@ class Lanes:
         return request.replies()
 
     def _go_on(self, lane: Any) -> None:
-        """Use a lane for what has queued."""
+        """Use a lane for the queued requests."""
         while self._queue and self._queue[0].has_left:
             self._queue.popleft()
         if not self._queue:
             self._free.append(lane)
             return
-        # Not by create_task, because a task factory may begin it at once.
+        # Not by create_task, because a task factory may begin it immediately.
         task = asyncio.Task(self._exchange(lane), name="redis_history-exchange")
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, lane))
@@ -296,7 +297,7 @@ class Job:
         return self._task.done()
 
     async def stop(self, patience: float = 0.0) -> None:
-        """Cancel it unless it ends by itself within `patience` seconds, and return when it has ended. Does nothing in a
+        """Cancel it if it still runs after `patience` seconds, and return when it has ended. Does nothing in a
         forked child, because it is the parent's."""
         if self._process != os.getpid():
             return
@@ -311,8 +312,8 @@ class Job:
 
 
 def spawn(work: Work, name: str) -> Job:
-    """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin at once
-    (asyncio.eager_task_factory of Python 3.12), but this one does not ask its factory."""
+    """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin immediately
+    (asyncio.eager_task_factory of Python 3.12), but this one bypasses the loop's factory."""
     return Job(asyncio.Task(work(), name=name))
 
 

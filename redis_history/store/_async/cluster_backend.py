@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
 
 class ClusterNodes:
-    """All nodes, and which slots they serve. `stale`: read that again before a call is repeated."""
+    """All nodes and the slots they serve. `stale`: the slots must be read again before a call is repeated."""
 
     database = 0
     sentinel = False
@@ -62,7 +62,7 @@ class ClusterNodes:
         *,
         owned: bool,
     ) -> None:
-        """`pool` has the settings of connections. `make`: returns redis-py's client of the cluster."""
+        """`pool` has the settings of connections. `make` returns redis-py's client of the cluster."""
         self.address = address
         self.stale = True
         self._settings = pool
@@ -78,7 +78,7 @@ class ClusterNodes:
 
     @classmethod
     def of_url(cls, address: str, url: str, seeds: Sequence[tuple[str, int]], pool: Any) -> ClusterNodes:
-        """`url`: of one node, with the settings of all."""
+        """Make the nodes from the `url` of one node, which has the settings of all."""
 
         def make() -> RedisCluster:
             return RedisCluster.from_url(
@@ -95,7 +95,7 @@ class ClusterNodes:
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterNodes:
-        """With the nodes and settings of a user's client."""
+        """Make the nodes from a user's client, with its settings."""
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
         # A synchronous node has a client with a pool, and an asynchronous node is a pool.
@@ -121,7 +121,7 @@ class ClusterNodes:
     def contact(self, key: bytes) -> Contact:
         try:
             return self.node(self.owner(key)).contact
-        except redis_errors.RedisError:  # nobody serves it now
+        except redis_errors.RedisError:  # no node serves it now
             return Contact()
 
     def node(self, address: Address) -> AsyncNode:
@@ -141,7 +141,7 @@ class ClusterNodes:
 
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
-        # In a task of its own, because redis-py may lose a cancellation before Python 3.12.
+        # In a separate task, because redis-py may lose a cancellation before Python 3.12.
         await uninterrupted(self._refresh, self._unfinished)
 
     async def _refresh(self) -> None:
@@ -164,7 +164,7 @@ class ClusterNodes:
             await self._close_client()
             raise redis_errors.ConnectionError(CLOSED)
         if failure is not None:
-            raise failure  # what redis-py wraps
+            raise failure  # the error that redis-py wraps
         self.stale = False
         self._note_failover(before)
         await self._drop_missing()
@@ -190,7 +190,7 @@ class ClusterNodes:
                     await close_cluster(known)
 
     async def moved(self, error: redis_errors.MovedError, asked: Address) -> Address:
-        """Take up a redirection; returns the node that serves the slot now."""
+        """Follow a redirection, and return the node that serves the slot now."""
         assert self._cluster is not None  # noqa: S101
         before = self.primaries
         address = self.redirected(error, asked)
@@ -205,7 +205,7 @@ class ClusterNodes:
             self.node(address).contact.taken_over()
 
     def redirected(self, error: redis_errors.AskError, asked: Address) -> Address:
-        """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""
+        """The node that MOVED or ASK names. Without a host, it is on the host of the node that was asked."""
         assert self._cluster is not None  # noqa: S101
         if not error.host:
             return Address(asked.host, error.port)
@@ -336,7 +336,7 @@ class AsyncClusterDoorbell:
             await self._nodes.aclose()
 
     async def _match_primaries(self) -> None:
-        """A doorbell for each primary, and none for other nodes."""
+        """Keep a doorbell for each primary, and remove those of other nodes."""
         with self._guard:
             if self._closed:
                 return
@@ -356,7 +356,7 @@ class AsyncClusterDoorbell:
             self._removed.pop()
 
 
-#: Redirections of a call before it waits as for an unavailable server.
+#: Maximum redirections of a call before it waits as for an unavailable server.
 _REDIRECTIONS: Final = 5
 
 
@@ -429,7 +429,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     async def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         async def again(*arguments: Any) -> Any:
-            # Only now, because calls to other nodes need not wait until a node that may hang has told the slots.
+            # Only now, so that calls to other nodes do not wait for a node that may hang to report the slots.
             if self._server.stale:
                 await self._server.refresh()
             return await method(*arguments)

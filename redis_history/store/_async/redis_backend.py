@@ -1,4 +1,4 @@
-"""Executes operations on one Redis server: sends calls, retries what may be retried, does maintenance."""
+"""Execute operations on one Redis server: send calls, retry them if that is safe, do maintenance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _MAX_UPKEEP: Final = 100
 _MAX_UNANSWERED: Final = 1000
 #: Seconds after which a store looks again for unfinished work of processes that were killed.
 _WORK_SECONDS: Final = 10.0
-#: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
+#: Maximum number of times a call that the server finds too late is sent with a later time, if no copy of it is under
+#: way.
 _MAX_LATE: Final = 5
 
 
@@ -70,7 +71,7 @@ async def announce(settings: Settings, node: AsyncNode) -> None:
 
 
 def _end_dropped(doorbell: Any, address: str) -> None:
-    """A store was dropped, and so were its subscriptions and runs."""
+    """Clean up after a store that was dropped together with its subscriptions and runs."""
     doorbell.abandon()
     text = f"a history store of {address} was not closed; use it in a with block, or close it"
     warnings.warn(text, ResourceWarning, stacklevel=2)
@@ -79,7 +80,8 @@ def _end_dropped(doorbell: Any, address: str) -> None:
 class AsyncRedisBackend:
     """The Redis backend for one server.
 
-    Calls go through a client of redis-py. Retries are made here, because redis-py does not know what is safe to repeat.
+    Calls go through a client of redis-py. Retries are made here, because redis-py cannot know which commands are safe
+    to repeat.
     """
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
@@ -134,7 +136,7 @@ class AsyncRedisBackend:
 
     @property
     def doorbell_mode(self) -> str:
-        """ "notifications" or "publish"; "poll" while there is no connection."""
+        """ "notifications" or "publish"; "poll" while it is not connected."""
         doorbell = self._doorbell
         if doorbell is None or not doorbell.works:
             return "poll"
@@ -153,7 +155,7 @@ class AsyncRedisBackend:
         self._unwatch(self._topic_of_all, wake)
 
     async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> Any:
-        """Returns the server of the run."""
+        """Watch a run. Returns the server of the run."""
         self._watch(self._run_topic(conversation_id, run_id), wake)
 
     async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
@@ -174,7 +176,7 @@ class AsyncRedisBackend:
         if self._closed:
             return
         if self._doorbell is None:
-            self._doorbell = self._make_doorbell()  # which must not keep this alive
+            self._doorbell = self._make_doorbell()  # the doorbell must not keep this backend alive
             self._dropped = finalize(self, _end_dropped, self._doorbell, self._server.address)
             self._dropped.atexit = False
         self._doorbell.watch(topic, wake)
@@ -283,7 +285,7 @@ class AsyncRedisBackend:
             self._finish_work(_WORK_SECONDS)
 
     def _postpone(self, steps: Steps[None], work: list[Call], wait: float = 0.0) -> None:
-        """Continue later: with a `wait`, after the other tasks; without, as the next one."""
+        """Continue later: after the other tasks with a `wait`, otherwise as the next one."""
         (self._upkeep.append if wait else self._upkeep.appendleft)((steps, work))
         self._upkeep_at = time.monotonic() + wait
 
@@ -305,7 +307,7 @@ class AsyncRedisBackend:
         try:
             return await self._with_retries(self._reply, work, attempt)
         except (errors.BackendUnavailableError, errors.BackendRefusedError) as error:
-            # Also a refusal: an earlier copy may be under way, and reach a server that takes it.
+            # Refusals too: an earlier copy may be under way, and reach a server that accepts it.
             if attempt.uncertain and not isinstance(error, errors.OutcomeUnknownError):
                 raise errors.OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
             raise
@@ -371,7 +373,7 @@ class AsyncRedisBackend:
             return
         await self._with_retries(self._check_version)
         for primary in await self._with_retries(self._primaries):
-            with suppress(RedisError, OSError):  # of a node that is away; writes to it try again
+            with suppress(RedisError, OSError):  # a node is away, and writes to it try again
                 await announce(self._settings, primary)
         await self._run(use_index(self._settings))
         self._usable = True
@@ -414,8 +416,8 @@ class AsyncRedisBackend:
     async def _reply(
         self, call: Call, attempt: Attempt | None = None, node: AsyncNode | None = None, asking: bool = False
     ) -> Any:
-        """The reply to a call; with `call.confirm`, also the reply to the confirming command, as a pair. `attempt`: of
-        a write, whose late copies are decided here."""
+        """The reply to a call; with `call.confirm`, also the reply to the confirming command, as a pair. `attempt`
+        belongs to a write, whose delayed copies are decided here."""
         node = node or self._server.node
         if attempt is None:
             return await self._exchange(node, call, None, asking)
@@ -444,7 +446,7 @@ class AsyncRedisBackend:
             of_script = reply if call.confirm is None else reply[0]
             if type(of_script) is not list or len(of_script) != 3 or of_script[0] != b"late":
                 return reply
-            # It did nothing, because it cannot tell whether an earlier copy was executed.
+            # The script wrote nothing, because it cannot tell whether an earlier copy was executed.
             node.clock.learn(int(of_script[2]))
             if before:
                 raise errors.OutcomeUnknownError(

@@ -43,8 +43,8 @@ class AsyncReply(Openable):
 
     It is stored from its beginning, with the status "streaming", and readers see it grow. At the end of the `with`
     block its status is "complete", or "interrupted" if the block raised. If this process dies, readers end it within 10
-    seconds: "interrupted", with the text that was sent. Text is sent in the background. The next `write` or `add`
-    raises an error of that, or the end does if something is not stored then."""
+    seconds: "interrupted", with the text that was sent. Text is sent in the background. An error of sending is raised
+    by the next `write` or `add`, or at the end if text is not stored by then."""
 
     def __init__(self, store: Any, op: ops.Append, interval: float) -> None:
         self.conversation_id = op.conversation_id
@@ -93,9 +93,9 @@ class AsyncReply(Openable):
             return grown(self._start, self._parts)
 
     async def open(self) -> None:
-        """Store the beginning. Done by `with`, and by the first use; more than once does no harm.
+        """Store the beginning. `with` and the first use call it. Repeated calls have no effect.
 
-        Raises as `append`, and MessageConflictError if there is a message of this id.
+        Raises the errors of `append`, and MessageConflictError if a message has this id.
         """
         if self._job is not None or self._message is not None:
             return
@@ -129,7 +129,7 @@ class AsyncReply(Openable):
     async def _give_up(self) -> None:
         with suppress(RedisHistoryError):
             await self._interrupt()
-        if self._message is None:  # the server has none
+        if self._message is None:  # the server does not have the message yet
             self._closing, self._end = False, None
 
     async def write(self, text: str) -> None:
@@ -140,7 +140,7 @@ class AsyncReply(Openable):
             await self._add(TextPart(text=str(text)))  # msgspec takes no subclass of str
 
     async def add(self, part: Part | dict[str, Any]) -> None:
-        """Append a part, such as a tool call or its result. Text that is written behind it begins a new part."""
+        """Append a part, such as a tool call or its result. Text after it begins a new part."""
         await self._add(part_of(part))
 
     async def _add(self, part: Part) -> None:
@@ -178,7 +178,7 @@ class AsyncReply(Openable):
             _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
 
     async def _interrupt(self) -> None:
-        # Once `finish` has sent the end, that is repeated, because it may have been stored.
+        # Once `finish` has sent the end, the same end is repeated, because it may have been stored.
         status = "stopped" if self._stop_requested else "interrupted"
         await self._finish(status if self._end is None else self._end.entry.message.status)
 
@@ -233,7 +233,7 @@ class AsyncReply(Openable):
             await self._ending.wait(max(0.0, self._interval - took, min(2 * took, 0.25 - took)))
 
     async def _flush(self) -> None:
-        """Send what is pending, and renew the lease if it is time."""
+        """Send the pending text, and renew the lease if it is due."""
         with self._lock:
             pending, self._pending = self._pending, []
         for part in merged((), pending):
@@ -267,13 +267,13 @@ class AsyncReply(Openable):
                 found = await self._find()
                 if found is None:
                     raise self._removed()
-                if found.status != "interrupted":  # else a reader may have taken this writer for dead
+                if found.status != "interrupted":  # otherwise a reader may have considered this writer dead
                     raise self._changed()
                 return
             if renews:
                 self._renewed_at = started
             renews = time.monotonic() - self._renewed_at > self._renew_every  # after an outage
-            self._sent = min(size, len(self._content))  # less than before if the server has lost something
+            self._sent = min(size, len(self._content))  # smaller than before if the server has lost content
 
     async def _find(self) -> Message | None:
         found: Message | None = await self._store.backend.execute(ops.FindMessage(self.conversation_id, self._start.id))

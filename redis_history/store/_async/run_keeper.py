@@ -1,8 +1,8 @@
 """Renewals and wake-ups for the runs of a store, in the background.
 
-One job per store renews all its runs and keeps the places of those that wait, so its cost does not grow with their
-number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals notice
-both, too.
+One job per store renews all its runs and keeps the places of waiting callers, so its cost does not grow with their
+number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals
+notice both, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AsyncRunKeepers:
 
 
 class AsyncRunKeeper:
-    """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
+    """The runs on one server: takes them, renews them, and keeps the places of waiting callers."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -85,10 +85,10 @@ class AsyncRunKeeper:
             raise
 
     async def forget(self, run: AsyncRun) -> None:
-        """The run has ended, or does not wait any more."""
+        """Forget a run that has ended or no longer waits."""
         with self._guard:
             self._held.pop(run.run_id, None)
-        self.wake()  # the job may have nothing more to do
+        self.wake()  # the job may be finished
         await self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:

@@ -81,10 +81,10 @@ class AsyncFeed(Openable):
                     await self._unwatch()
 
     async def get(self, timeout: float | None = None) -> Event | None:
-        """The next event; None if there is none within `timeout` seconds (None: wait), or after `aclose`.
+        """Return the next event, or None after `timeout` seconds without an event (None: wait), or after `aclose`.
 
-        With a timeout of 0 or less it reads once, and waits at most a second for that. It returns in time also while
-        the server is away: the read goes on, and the next call returns what it found, or raises what it raised.
+        With a timeout of 0 or less it reads once, and waits at most a second for that. It returns in time even while
+        the server is away: the read goes on, and the next call returns its result or raises its error.
         """
         signal = self._signal_of_loop()
         called_at = time.monotonic()
@@ -311,7 +311,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._ended: dict[str, tuple[Cursor, float]] = {}
         # The conversations whose log must be read. A successful read removes its conversation.
         self._pending: dict[str, None] = {}
-        # For the next poll: see ChangeQuery.
+        # The position of the next poll, see ChangeQuery.
         self._position: Any = None
         self._news: set[str] = set()
         self._doubted: set[str] = set()
@@ -394,7 +394,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._news, self._doubted = set(), set()
         self._position = found.position
         self._pending |= dict.fromkeys(found.heads)
-        # The end of a run is no change, and its notification may have been lost.
+        # The end of a run does not create a change, and its notification may have been lost.
         self._pending |= dict.fromkeys(name for name, run in self._runs.items() if run.is_active)
         now = time.monotonic()
         self._poll_at = now + self._poll_interval

@@ -27,12 +27,12 @@ from redis_history.store.operations.keys import Keyspace
 
 _logger = logging.getLogger("redis_history")
 
-#: A channel without messages. Its confirmation, the last one, says that all others are subscribed.
+#: A channel without messages. Its confirmation comes last, so all other channels are subscribed by then.
 _IDLE: Final = b"rh2:doorbell"
-#: Seconds of silence after which the server must answer, and seconds for its answer.
+#: Seconds without messages after which the server is pinged, and seconds to wait for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
-#: Seconds in which a doorbell that works ends by itself, unless its server hangs.
+#: Seconds in which a working doorbell ends without being cancelled, unless its server hangs.
 _PATIENCE: Final = 0.5
 #: Seconds between attempts to connect.
 _FIRST_WAIT: Final = 0.02
@@ -42,7 +42,7 @@ _BATCH: Final = 1000
 
 
 class Topic(NamedTuple):
-    """A key whose changes are announced, or a pattern of keys; or a channel that is only published to."""
+    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to."""
 
     name: bytes
     is_pattern: bool = False
@@ -59,7 +59,8 @@ class Channel(NamedTuple):
 class Doorbell:
     """Wakes the watchers of topics. Runs from the first `watch` until `close`.
 
-    `prefix`: what the channels of notifications begin with. `announce`: has the server notify. `hears_published`:
+    `prefix` is the prefix of the notification channels. `announce` makes the server send notifications.
+    `hears_published`:
     whether it listens to published messages too.
     """
 
@@ -92,13 +93,13 @@ class Doorbell:
 
     def watch(self, topic: Topic, wake: Any) -> None:
         """Call `wake` when the server has confirmed the subscription, and after changes: for a pattern with the
-        conversation id, or None if any may have changed; else without arguments."""
+        conversation id, or None if any may have changed. Otherwise without arguments."""
         with self._guard:
             if self._closed:
                 return
             self._watchers.setdefault(topic, []).append(wake)
             self._change()
-            if self._job is None or self._job.ended:  # or somebody cancelled all tasks of the loop
+            if self._job is None or self._job.ended:  # or all tasks of the loop were cancelled
                 self._job = spawn(self._run, "redis_history-doorbell")
 
     def unwatch(self, topic: Topic, wake: Any) -> None:
@@ -132,8 +133,8 @@ class Doorbell:
             self._job.stop(_PATIENCE if self._confirmed else 0.0)
 
     def abandon(self) -> None:
-        """End soon, and close the connections to the server, without anybody who waits for that. From any thread, and
-        at any moment: by the garbage collector."""
+        """End soon and close the connections to the server in the background. Can be called from any thread at any
+        moment, because the garbage collector calls it."""
         self._closed = self._abandoned = True
         self._receiver.interrupt_from_outside()
 
@@ -195,7 +196,7 @@ class Doorbell:
                 pubsub.ping()
 
     def _subscribe(self, pubsub: Any, subscribed: set[Channel]) -> set[Channel]:
-        """Subscribe to what is watched, and unsubscribe from the rest. Returns the channels that are subscribed now."""
+        """Subscribe to the watched channels, and unsubscribe from the rest. Returns the subscribed channels."""
         with self._guard:
             self._changed = False
             wanted = {channel for topic in self._watchers for channel in self._channels(topic)}

@@ -27,8 +27,8 @@ PROTOCOL: Final = 2
 
 
 def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
-    """A client with a pool of its own, for connections as that pool would make with these settings. Each new connection
-    awaits `connected`."""
+    """A client with a separate pool, whose connections are made as `pool` would make them with these settings. Each
+    new connection awaits `connected`."""
     own = {"redis_connect_func": connected, "socket_timeout": socket_timeout(settings.get("socket_timeout"))}
     return Redis(
         connection_pool=ConnectionPool(
@@ -38,7 +38,7 @@ def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
 
 
 def _copy(failure: Exception) -> Exception:
-    """Of an exception that several calls raise: each raising adds to the traceback."""
+    """A copy of an exception that several calls raise, because each raise adds to the traceback."""
     own = copy.copy(failure).with_traceback(failure.__traceback__)
     own.__context__, own.__cause__ = failure.__context__, failure.__cause__
     return own
@@ -47,8 +47,8 @@ def _copy(failure: Exception) -> Exception:
 class Node:
     """A server. Sends commands through clients of redis-py, and knows the server's time.
 
-    `make`: returns a new client, of which each lane has its own; it is called with the function that each new
-    connection awaits. `timeout`: seconds for an exchange. Without these, all lanes use the `client` of the user.
+    `make` returns a new client, one for each lane. Its argument is the function that each new connection awaits.
+    `timeout` limits an exchange, in seconds. Without these, all lanes use the `client` of the user.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class Node:
     def pipeline(
         self, commands: Sequence[Sequence[bytes]], *, writes: bool = False, confirm: Sequence[bytes] | None = None
     ) -> list[Any]:
-        """The replies to several commands in one round trip, on one connection; errors are values. `confirm`: a command
-        that confirms them, which they may share with others; its reply is the last one."""
+        """The replies to several commands in one round trip, on one connection; errors are values. `confirm` is a
+        command that confirms them, which other requests may share. Its reply comes last."""
         size = sum(sum(map(len, words)) for words in commands)
         kind: Kind = kind_of(size, writes=writes, confirmed=confirm is not None)
         replies: list[Any] = self._lanes[kind].send(Request(commands, confirm, size))
@@ -126,17 +126,17 @@ class Node:
         return self._closed
 
     def forget(self) -> None:
-        """A connection was lost or made: the address may belong to another or a restarted server now."""
+        """Note that a connection was lost or made: the address may now belong to another or a restarted server."""
         self.clock.forget()
         self.announces = self.confirms = False
 
     def lost(self) -> None:
-        """A connection failed, or leads to a server that must not be used any more."""
+        """Note that a connection failed, or leads to a server that must no longer be used."""
         self.losses += 1
         self.forget()
 
     def _connected(self, connection: Any) -> None:
-        """What redis-py does with each new connection."""
+        """Run redis-py's own setup of a new connection."""
         connection.on_connect()
         address = (getattr(connection, "host", None), getattr(connection, "port", None))
         if address != self._address:  # behind Sentinels, another server has become the primary
@@ -145,16 +145,16 @@ class Node:
             self._address = address
         if connection in self._connections or not self.clock.is_near:
             self.forget()
-        # Else it is the first of a lane, to a server that has just answered on another connection.
+        # Otherwise it is the first connection of a lane, to a server that has just answered on another connection.
         self._connections.add(connection)
 
     @property
     def owns_clients(self) -> bool:
-        """Whether this node made its clients; else all lanes use the client of the user."""
+        """Whether this node made its clients. Otherwise all lanes use the client of the user."""
         return self._make is not None
 
     def another_client(self, former: Redis) -> Redis:
-        """A new client instead of one that this node made."""
+        """A new client that replaces a client of this node."""
         if former in self._clients:  # not if an interrupt came after this step the last time
             self._clients.remove(former)
         return self._new_client()
@@ -179,8 +179,8 @@ class Lane:
         self._unfinished = False
 
     def exchange(self, requests: list[Request]) -> None:
-        """Send requests in one pipeline, and answer them. An error fails all of them; one that is not an Exception,
-        such as KeyboardInterrupt, is also raised."""
+        """Send requests in one pipeline, and answer them. An error fails all of them. It is also raised if it is not
+        an Exception, such as KeyboardInterrupt."""
         node = self._node
         try:
             if node.is_closed:
@@ -194,7 +194,7 @@ class Lane:
             replies = self._replies(requests)
             self._unfinished = False
         except BaseException as error:
-            if isinstance(error, Exception):  # an interrupt says nothing about the server
+            if isinstance(error, Exception):  # an interrupt does not mean that the server failed
                 node.lost()
                 if not isinstance(error, ResponseError):
                     node.contact.failed()
@@ -205,7 +205,7 @@ class Lane:
                 raise
         else:
             node.clock.heard()
-            if not all(isinstance(reply, ResponseError) for reply in replies):  # one that is loading refuses all
+            if not all(isinstance(reply, ResponseError) for reply in replies):  # a loading server rejects everything
                 node.contact.heard()
             for request in requests:
                 count = len(request.commands)
@@ -228,8 +228,8 @@ class Lane:
         return failure
 
     def _begin_anew(self) -> None:
-        """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
-        handshake, and a pool of redis-py with a lock that nobody releases."""
+        """Abandon all former connections. An interrupt can leave a connection with a pending reply or in the middle of
+        its handshake, and redis-py's pool with a lock that is never released."""
         former = self._client
         if self._node.owns_clients:
             drop_client(former)
@@ -264,7 +264,7 @@ class Lane:
             if len(replies) < len(commands):  # others may get it from the pool of a user's client
                 connection.disconnect(nowait=True)
             pool.release(connection)
-            if self._node.is_closed:  # meanwhile, and this connection may be new
+            if self._node.is_closed:  # closed since the check, and this connection may be new
                 pool.disconnect()
 
     def _note(self, error: ResponseError) -> None:

@@ -45,7 +45,7 @@ class Reading:
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
     ) -> list[Message]:
-        """Messages, ascending by timestamp. An unknown conversation has none.
+        """Return messages, ascending by timestamp, or an empty list for an unknown conversation.
 
         `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
         after) and `before` (strictly before) take a datetime (naive means UTC), an ISO 8601 string, seconds since 1970,
@@ -181,8 +181,9 @@ class Reading:
 
         An event has the messages as they are now, and the ids of those that were removed since. The log keeps at least
         the newest `log_length` changes, without those before a fork or an import, which is a Reset here. If it does not
-        continue from `after`, because that is of a conversation which was deleted and created again, for example, the
-        only event is a Reset, as in a subscription: call it again without `after` for what the log has.
+        continue from `after`, for example because `after` belongs to a conversation that was deleted and created
+        again, the only event is a Reset, as in a subscription: call it again without `after` for the changes in the
+        log.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
@@ -244,7 +245,8 @@ class Reading:
         most `token_cap` tokens (None: no cap), by `token_counter` or estimated: a message that is too long comes with
         the `excerpt` that matches, cut to what fits. The filters must all hold: `roles`, `participant_ids`, `scope`,
         `since` and `before` as in `get`; `tool_names` are tools called or answered. Messages that were compacted are
-        found too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
+        found too (`archived`: True for only these, False to exclude them), but former summaries are not. With
+        `context`,
         0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are. The days
         that the query names are days of the `time_zone`.
 
@@ -278,11 +280,11 @@ class Reading:
         conversation_ids: Iterable[str] | None = None,
     ) -> SearchHits:
         """Like `search`, over all conversations of the namespace, or over those of the owner `user_id`, of the agent
-        `agent_name` (at most the 10,000 that changed last) and among `conversation_ids`. Others are never ranked. What
-        was written without search needs `reindex`.
+        `agent_name` (at most the 10,000 that changed last) and among `conversation_ids`. Others are never ranked.
+        Messages written without search need `reindex`.
 
         Without search on the server, and while it is still filling its index, the messages of the conversations that
-        changed last are read and ranked here, at most 20,000; `hits.incomplete` says what was left out.
+        changed last are read and ranked here, at most 20,000; `hits.incomplete` describes the rest.
         """
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
@@ -290,11 +292,12 @@ class Reading:
         return self._run(Searcher(self._backend, self._options).search(within, asked))
 
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
-        """Write the search documents of all conversations of the namespace anew, and remove those of no message.
+        """Write the search documents of all conversations of the namespace anew, and remove documents without a
+        message.
 
-        Needed for what was stored before there was search, or by processes with `search="off"`. A search within such a
-        conversation writes its documents automatically. May run while others read and write. `on_progress` gets how
-        many conversations are done, and of how many that are known. Raises CapabilityError without search on the
+        Needed for messages stored before search was available, or by processes with `search="off"`. A search within
+        such a conversation writes its documents automatically. May run while others read and write. `on_progress` gets
+        how many conversations are done, and of how many that are known. Raises CapabilityError without search on the
         server.
         """
         _validation.check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
@@ -312,7 +315,7 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
 
 
 def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
-    """Do what the generator yields, send it the outcomes, and return what it returns."""
+    """Execute the steps that the generator yields, send it their outcomes, and return its result."""
     outcome: Any = None
     error: Exception | None = None
     while True:
@@ -335,7 +338,7 @@ def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedde
 
 
 def scan_conversations(backend: Backend, op: ops.ScanConversations = _EVERYTHING) -> Iterator[list[Conversation]]:
-    """All conversations, or those that the scan `op` selects, a page at a time, in no order. Some may come twice."""
+    """All conversations, or those that the scan `op` selects, a page at a time, unordered. Some may appear twice."""
     while True:
         page = backend.execute(op)
         yield page.conversations

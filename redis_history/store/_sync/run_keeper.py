@@ -1,9 +1,9 @@
 # Generated from ../_async by scripts/unasync: do not edit.
 """Renewals and wake-ups for the runs of a store, in the background.
 
-One job per store renews all its runs and keeps the places of those that wait, so its cost does not grow with their
-number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals notice
-both, too.
+One job per store renews all its runs and keeps the places of waiting callers, so its cost does not grow with their
+number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals
+notice both, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RunKeepers:
 
 
 class RunKeeper:
-    """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
+    """The runs on one server: takes them, renews them, and keeps the places of waiting callers."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -86,10 +86,10 @@ class RunKeeper:
             raise
 
     def forget(self, run: Run) -> None:
-        """The run has ended, or does not wait any more."""
+        """Forget a run that has ended or no longer waits."""
         with self._guard:
             self._held.pop(run.run_id, None)
-        self.wake()  # the job may have nothing more to do
+        self.wake()  # the job may be finished
         self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:

@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The messages of a conversation as a run sees them: its own, and those that others append meanwhile."""
+"""The messages of a conversation as a run sees them: its own, and those that others append during the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Attempt:
 
 
 class RunMessages:
-    """What a run has written, what it has read, and the calls that are still open."""
+    """The messages that a run has written, the messages it has read, and the calls that are still open."""
 
     def __init__(self, backend: Any, conversation_id: str) -> None:
         self._backend = backend
@@ -56,7 +56,8 @@ class RunMessages:
     # Own messages
 
     def trying(self, entries: Collection[ops.Entry]) -> None:
-        """The run begins to write these messages. Others may have stored one of the same id before."""
+        """Note that the run begins to write these messages. Others may have stored a message with the same id
+        before."""
         for entry in entries:
             self._attempts.setdefault(entry.message.id, _Attempt(entry.body))
             self.note_calls(entry.message)
@@ -68,7 +69,7 @@ class RunMessages:
             self._settle_attempt(outcome.message.id, own=own)
 
     def refused(self, entries: Collection[ops.Entry]) -> None:
-        """Nothing was written."""
+        """Note that none of these messages was written."""
         for entry in entries:
             self._settle_attempt(entry.message.id, own=False)
 
@@ -135,8 +136,8 @@ class RunMessages:
         return (message.sequence or 0) <= newest and (message.id in self._returned or message.id in found)
 
     def _after_reset(self, newest: int) -> list[Message]:
-        """The messages that came after this sequence, by their sequences; archived ones, too. Of a history that was
-        restored in the meantime all messages came after it, so their times decide."""
+        """The messages after this sequence, by their sequences, including archived messages. In a history that was
+        restored in the meantime, all messages came after it, so their times decide."""
         came: list[Message] = []
         restored = True
         op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, PAGE, newest=False, archived=True)
@@ -166,7 +167,7 @@ class RunMessages:
     # Open calls
 
     def own_open_calls(self) -> list[tuple[Message, list[ToolUsePart]]]:
-        """The messages of this run with tool calls that have no result, and these calls."""
+        """The messages of this run with tool calls that still lack a result, and these calls."""
         wanted = self.calling & (self._own | self._attempts.keys())
         return self._open_calls(lambda message: message.id in wanted, len(wanted))
 

@@ -42,14 +42,14 @@ _MAX_WAIT: Final = 24 * 3600.0
 class Run:
     """One agent's work on a conversation; made by `store.run`, and entered with `with`.
 
-    At most one run of a conversation is active. `append`, `append_many`, `update_message` and `stream` are those of the
-    store with a fence: once the run has ended, expired or been taken over, they raise RunLostError and write nothing,
-    however long this process was suspended. The run is renewed in the background. If this process dies or hangs, it
-    expires within 10 seconds as "interrupted".
+    At most one run of a conversation is active. `append`, `append_many`, `update_message` and `stream` are the store's
+    methods with a fence: once the run has ended, expired or been taken over, they raise RunLostError and write
+    nothing, however long this process was suspended. The run is renewed in the background. If this process dies or
+    hangs, it expires within 10 seconds as "interrupted".
 
     At the end of the block its status is "completed", "stopped" (after a request to stop), "failed" (the block raised
     an error) or "interrupted" (it was cancelled). Unless it is completed, tool calls that the run left open get a
-    result that says so, because providers reject a call without a result.
+    result that reports the interruption, because providers reject a call without a result.
     """
 
     def __init__(self, store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> None:
@@ -75,7 +75,7 @@ class Run:
         self._stop_requested = False
         self._stop_reason: str | None = None
         self._rung = False  # the server has woken this run
-        self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
+        self._signal: Signal | None = None  # set when it has, must stop or has lost the run
         self._error: RedisHistoryError | None = None  # of waiting
         self._unsettled_from: int | None = None  # the first sequence of the interrupted runs right before
         self._first = 0  # the first sequence that its messages may have
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody called `stop_run` for this run. End the block soon."""
+        """Whether `stop_run` was called for this run. If so, end the block soon."""
         return self._stop_requested
 
     @property
@@ -102,8 +102,8 @@ class Run:
             raise refusals.run_lost(self.conversation_id)
 
     def wait_stop(self, timeout: float | None = None) -> bool:
-        """Wait for a request to stop, and return whether there was one within `timeout` seconds. None: wait without a
-        limit. Returns immediately once the run is lost."""
+        """Wait up to `timeout` seconds for a request to stop, and return whether it came. None: wait without a limit.
+        Returns immediately once the run is lost."""
         check_seconds(timeout, "timeout", 0, optional=True)
         ends = time.monotonic() + (_MAX_WAIT if timeout is None else timeout)
         signal = self._signal_of_run()
@@ -144,9 +144,9 @@ class Run:
 
     def messages(self) -> list[Message]:
         """The messages that others have appended since the run began, or since the last call, in the order of their
-        arrival: what a user added in the meantime, for example. Each is returned once, however many there are, also if
-        the change log has lost it. A reply of others counts when it has ended; of what others `restore`, the messages
-        that are later than those at the beginning, and were not returned before."""
+        arrival, such as messages that a user has added in the meantime. Each is returned exactly once, even if the
+        change log has lost it. A streaming reply of others counts when it has ended. After a `restore` by others, the
+        messages count that are later than those at the beginning and were not returned before."""
         self._fence_of_run()
         return self._messages.of_others()
 
@@ -196,8 +196,8 @@ class Run:
             raise self._stopped() from error
 
     def _is_own_cancellation(self, error: BaseException | None) -> bool:
-        """At the end of the block: whether this error is the cancellation by a request to stop. From now on, none
-        cancels the task."""
+        """At the end of the block: whether this error is the cancellation by a request to stop. From now on, such
+        requests do not cancel the task."""
         canceller, self._canceller = self._canceller, None
         return canceller is not None and canceller.is_own(error)
 
@@ -303,8 +303,8 @@ class Run:
             raise
 
     def _is_kept(self) -> bool:
-        """After a refused write: whether this run goes on. While the server was away nobody could renew it, so it has
-        expired, but is still that of its holder until another one finds that it is dead."""
+        """After a refused write: whether this run goes on. A run that could not be renewed while the server was away
+        has expired, but still belongs to its holder until another caller finds the holder dead."""
         kept = ((self.conversation_id, self._fence_of_run()),)
         op = ops.KeepRuns(kept, in_time=self._keeper.is_in_time(self))
         outcomes: list[ops.RunOutcome] = self._store.backend.execute(op)

@@ -48,30 +48,30 @@ class HistoryStore(Writing, Reading):
       docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
       process). Options of redis-py may follow as a query, such as `?socket_timeout=2`. The first call connects.
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
-      with the methods of `operations.backend`, which then has its own options about what is kept.
-    - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
-    - `log_length`: the minimum number of changes of a conversation to keep for subscribers that were away. The same in
-      all writers.
+      with the methods of `operations.backend`, which then has its own options of retention.
+    - `namespace`: 1 to 128 bytes of text. Stores of different namespaces are isolated from each other.
+    - `log_length`: the minimum number of changes of a conversation to keep for subscribers that were away. Use the
+      same in all writers.
     - `poll_interval`: seconds after which subscriptions read the log even without a notification.
     - `retry`: how long a call keeps trying while the server is unavailable.
-    - `ttl`: seconds from the last change of a conversation to its end, from 0.001. A store without a `ttl` keeps that
-      of the conversation. See docs/how-to/expiry.md.
+    - `ttl`: seconds from the last change of a conversation to its end, from 0.001. A store without a `ttl` keeps the
+      conversation's present one. See docs/how-to/expiry.md.
     - `max_messages`: keep the newest messages of a conversation. Each append and restore removes the oldest, a tool
       call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
       cap.
-    - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-      (a replica has it). Raises DurabilityError without confirmation within
+    - `durability`: the confirmation that a write waits for: "server" (the server has it), "fsync" (its disk has it) or
+      "replicas" (a replica has it). Raises DurabilityError without confirmation within
       `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
     - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
-    - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
-      "none" (docs/how-to/search.md). Use the same in all stores of a namespace.
+    - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: the language of
+      most messages, or "none" (docs/how-to/search.md). Use the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store uses the index of other stores, which have an embedder.
 
-    Any number of threads may share it. A forked process needs a
-    store of its own.
+    Any number of threads may share it. A forked process must
+    create its own store.
 
     Any call may raise BackendUnavailableError (no answer in time: a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
@@ -233,8 +233,8 @@ class HistoryStore(Writing, Reading):
         return Run(self, conversation_id, agent_name, wait, cancel)
 
     def exclusive(self) -> Self:
-        """This store for code that knows nothing of runs, such as an adapter of a framework: what it writes to a
-        conversation is written by the run whose block it is called in, and fenced::
+        """Return this store for code that is unaware of runs, such as an adapter of a framework. Its writes to a
+        conversation are fenced, as writes of the run whose block encloses the call::
 
             with store.run(conversation_id, wait=30):
                 Runner.run(agent, text, session=AgentsSession(conversation_id, store.exclusive()))
@@ -267,7 +267,8 @@ class HistoryStore(Writing, Reading):
                 return True
 
     def get_run(self, conversation_id: str) -> RunInfo | None:
-        """The newest run of a conversation, with its agent and the waiting agents. None if it never had a run."""
+        """Return the newest run of a conversation, with its agent and the waiting agents, or None before its first
+        run."""
         check_conversation_id(conversation_id)
         return (self._backend.execute(ReadRun(conversation_id))).run
 

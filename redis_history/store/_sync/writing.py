@@ -60,9 +60,9 @@ class Writing:
     ) -> ops.Appended:
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
-        The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
-        `conversation_id` has 1 to 512 bytes of UTF-8. Raises MessageConflictError (the id exists with other content),
-        RevisionConflictError (not at `expected_revision`; 0: the conversation does not exist),
+        Appending the same id and content again changes nothing, and returns the outcome of the first append with
+        `duplicate` set. `conversation_id` has 1 to 512 bytes of UTF-8. Raises MessageConflictError (the id exists with
+        other content), RevisionConflictError (not at `expected_revision`; 0: the conversation does not exist),
         ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
         stored message succeeds if its conditions held the first time.
         """
@@ -78,10 +78,9 @@ class Writing:
         must_exist: bool = False,
         must_not_exist: bool = False,
     ) -> list[ops.Appended]:
-        """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
-        like `append`.
+        """Add messages in this order as one change, all or nothing. Stored messages stay unchanged.
 
-        Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        The options and errors are those of `append`. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
         batch = ops.Append.batch(conversation_id, messages, condition)
@@ -119,7 +118,7 @@ class Writing:
     ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
-        The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
+        Writing the same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
         updated = self._write(ops.UpdateMessage.of(conversation_id, message, expected_revision))
@@ -153,7 +152,8 @@ class Writing:
         raise refusals.revision_conflict(conversation_id, revision + 1, revision)
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
-        """Remove all messages, archived ones too, and keep the conversation with its record. Returns the new revision.
+        """Remove all messages, including archived ones, and keep the conversation with its record. Returns the new
+        revision.
 
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
@@ -187,9 +187,9 @@ class Writing:
         quote them, former and edited ones included. None: all messages. Unknown ids are ignored. Returns the number
         of removed messages, without the summaries that were removed with them.
 
-        A live summary that may quote one is expanded first: what else it replaced is live again, unless the server
-        has no memory left for that; then it stays in the archive. After an error, call it again with the same ids.
-        Raises BatchTooLargeError above 1,000 ids.
+        A live summary that may quote one of them is expanded first: the other messages it replaced are live again. On
+        a server without enough memory for that, they stay in the archive. After an error, call it again with the same
+        ids. Raises BatchTooLargeError above 1,000 ids.
         """
         if ids is None:
             count = 0
@@ -352,10 +352,10 @@ class Writing:
         others append in the meantime. A former summary is replaced. `summary` is a text, or a message with
         `metadata={"is_summary": True}`; it gets the position of the last replaced message.
 
-        `seen` are the summarized messages: if others would be replaced (because of edits, deletions, insertions or
-        compactions), CompactionConflictError. Without it, the messages of that moment are replaced, and the summary may
-        quote a message that was erased while you wrote it. If there is nothing to replace, or only a summary, nothing
-        changes, and the outcome says so.
+        `seen` are the summarized messages: if other messages would be replaced (because of edits, deletions,
+        insertions or compactions), it raises CompactionConflictError. Without it, the messages of that moment are
+        replaced, and the summary may quote a message that was erased while you wrote it. With nothing to replace, or
+        only a summary, nothing changes, and the outcome says so.
 
         Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
         MessageNotFoundError for an unknown id, MessageConflictError (the id of the summary exists),

@@ -36,13 +36,13 @@ from redis_history.values.wire import STREAMING, decode_member, encode_member
 
 _logger = logging.getLogger("redis_history")
 
-#: The cap of messages and of conversations, unless the user gives one.
+#: The default cap of messages and of conversations.
 DEFAULT_CAP: Final = 500
 #: Seconds for which namespace subscriptions can read the log of a deleted conversation.
 _LOG_OUTLIVES: Final = 60.0
 #: Seconds for which it is known that a conversation was deleted.
 _ENDED: Final = 120.0
-#: Seconds until a draft that nobody continues is removed.
+#: Seconds until an abandoned draft is removed.
 _DRAFT_LASTS: Final = 600.0
 
 
@@ -137,7 +137,7 @@ class Runs:
     freed: float = 0.0
 
     def refresh(self) -> bool:
-        """Note what has expired. Returns whether waiters have left."""
+        """Record expired leases and waiters. Returns whether waiters have left."""
         now = time.time()
         run = self.run
         if run is not None and run.is_active and run.expires <= now:
@@ -151,7 +151,8 @@ class Runs:
         return self.run if self.run is not None and self.run.is_active else None
 
     def turn(self) -> int | None:
-        """The place of the waiter whose turn it is, if no run is active; a silent one is passed over. See run.lua."""
+        """The place of the waiter whose turn it is, if no run is active. Silent waiters are passed over, see
+        run.lua."""
         now = time.time()
         if now - self.freed < ANSWER_SECONDS:
             return 0 if self.queue else None
@@ -479,7 +480,7 @@ class Space:
         del self.conversations[conversation_id]
 
     def draft(self, token: str) -> Draft:
-        """A draft, or a new one. Drafts that nobody continued are removed."""
+        """Return the draft of a token, creating it if necessary. Abandoned drafts are removed."""
         oldest = time.time() - _DRAFT_LASTS
         for name in [name for name, draft in self.drafts.items() if draft.touched < oldest]:
             del self.drafts[name]

@@ -215,7 +215,7 @@ class _Stored(MutableMapping[K, T], Generic[K, T]):
         return sum(1 for _ in self)
 
     def save(self) -> list[K]:
-        """Write what has changed, and return the keys."""
+        """Write the changed values, and return their keys."""
         changed = []
         for key, (before, mark, value) in self._used.items():
             if value is None:

@@ -1,7 +1,7 @@
-"""Operations as values: what a store asks a backend to do, already validated. One module for each, with its scripts.
+"""Operations as values: validated requests of a store to a backend. Each has a module, with its scripts.
 
 A backend executes an `Op[T]` and returns a `T`, or raises an error of `redis_history.errors`. Each `Write` is one
-atomic change: all of it, or nothing. `token` names the change: an operation repeated with the same token (a retry after
+atomic change, all or nothing. `token` names the change: an operation repeated with the same token (a retry after
 a lost reply) has its first outcome and changes nothing. The operations of searches are in the modules `search`,
 `fetch`, `index` and `documents`.
 """

@@ -1,7 +1,7 @@
--- Appends messages as one change, or puts them in place of all there are, archived ones too. Validates first, writes last: all or
--- nothing. What most appends do not need is in _append.lua. After _change.lua.
+-- Appends messages as one change, or replaces all messages with them, including archived ones. Validates first, writes
+-- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
--- ARGV  10 '1' to replace what there is; '2' to remove at once whatever a cap requires   11 most messages or ''
+-- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
 --       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
@@ -195,9 +195,9 @@ announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
--- What others had stored is not recognised by the marks of this call.
+-- The marks of this call do not recognize messages that others had stored.
 local kept = (replace or stored) and outcome or nil
--- What the journal says of a former life counts for a new conversation, too.
+-- The journal's record of a former life counts for a new conversation, too.
 if kept or old_entries or seen and (#seen.names > 0 or not epoch and (journal or seen.expired)) then
   use_journal()
   concluded(seen or look(updated, journal), true, kept)

@@ -46,7 +46,7 @@ _pack_totals: Final = struct.Struct(">HQQ").pack
 
 
 class _Adding(Write[T], frozen=True):
-    """A write that adds `entries`. `vectors`: one for each, or none."""
+    """A write that adds `entries`. `vectors` has one for each, or is empty."""
 
     entries: tuple[Entry, ...]
     vectors: tuple[bytes, ...] = ()
@@ -105,8 +105,8 @@ class _Adding(Write[T], frozen=True):
 
 
 class Append(_Adding[list[Appended]], frozen=True):
-    """Add messages, in order. Messages that are stored already are left as they are; without new ones nothing changes.
-    The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
+    """Add messages, in order. Messages that are already stored stay unchanged; without new messages nothing changes.
+    Raises MessageConflictError for a stored id with other content. `vectors` has one for each message, or is empty."""
 
     @classmethod
     def of(cls, conversation_id: str, message: Message, condition: Precondition = ANY) -> Append:
@@ -148,7 +148,7 @@ class Append(_Adding[list[Appended]], frozen=True):
             trim = replace(op, token=new_token())
             args = [b"%d" % (settings.max_messages or 0)]
             revision, removed = yield from trim.send(trim.script_call(TRIM, settings, args, trim._trimmed), settings)
-            if removed and op.precondition.expected_revision is not None:  # what has changed is our doing
+            if removed and op.precondition.expected_revision is not None:  # this call has made that change
                 op = replace(op, precondition=replace(op.precondition, expected_revision=revision))
         return cast(list[Appended], (yield from op._send(settings, b"2")))
 

@@ -22,8 +22,8 @@ _BLOCKS: Final = 10
 
 
 class Archive(Struct, frozen=True):
-    """The messages that the summary `summary_id` replaced, of which `former` is the summary before it (None: there was
-    none, or it was removed). Archives are numbered in the order of their compactions."""
+    """The messages that the summary `summary_id` replaced, of which `former` is the summary before it (None if it
+    never existed or was removed). Archives are numbered in the order of their compactions."""
 
     number: int
     summary_id: str | None = None

@@ -1,7 +1,8 @@
 """The protocols of backends, asynchronous and synchronous. A backend executes operations and wakes subscriptions.
 
 Operations are validated before. A backend retries automatically, and raises errors of `redis_history.errors`. It
-executes all operations of `redis_history.store.operations`; those of searches only if its `search_mode` is "server".
+executes all operations of `redis_history.store.operations`, but operations of searches only if its `search_mode` is
+"server".
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Backend(Protocol):
 
 
 class WeakWake:
-    """A wake of an object that it does not keep alive, because backends keep wakes until they are told otherwise."""
+    """A wake that does not keep its object alive, because backends keep wakes until they are removed."""
 
     def __init__(self, method: Callable[..., object]) -> None:
         self._method = WeakMethod(method)

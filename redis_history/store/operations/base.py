@@ -36,7 +36,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 #: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
 #: an `Upkeep`, a `Pause` or a `ByNode`. It receives the outcome, the list of outcomes, whether the upkeep was done, or
-#: None. Errors of redis_history.errors are raised at the `yield`. It returns the operation's outcome. What takes
+#: None. Errors of redis_history.errors are raised at the `yield`. It returns the operation's outcome. A task of
 #: several operations, such as a search or a fork, yields these instead, and a store executes them.
 Steps = Generator[Any, Any, T]
 
@@ -198,7 +198,7 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
 
 
 def _missing_keys(reply: Any) -> list[bytes] | None:
-    """The keys that a writing script asks for, which did nothing: see lua/_change.lua."""
+    """The keys that a writing script asks for, before it has written anything: see lua/_change.lua."""
     return reply[1:] if type(reply) is list and reply[:1] == [b"keys"] else None
 
 

@@ -48,8 +48,8 @@ class Compacted(Struct, frozen=True):
     """The outcome of a compaction: its `revision`, the stored `summary`, and the `count` of messages it replaced,
     including a former summary.
 
-    `changed` is false if an earlier call stored this summary (`count` is then how many of its messages are still
-    archived), or if there was nothing to compact (`summary` is then None, `revision` the present one).
+    `changed` is false if an earlier call stored this summary (`count` is then the number of its messages that are
+    still archived), or with nothing to compact (`summary` is then None, `revision` the present one).
     """
 
     revision: int
@@ -62,9 +62,9 @@ class Compact(Write[Compacted], frozen=True):
     """Replace all messages up to `through` (inclusive), except system messages, by a summary at the position of the
     last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
-    `seen`: ids and digests of the summarized messages. If other messages would be replaced, CompactionConflictError; if
-    the range separates a tool call from its result, TornPairError. It changes nothing if an earlier call has stored
-    this summary, or if there is nothing to replace except a summary.
+    `seen`: ids and digests of the summarized messages. Raises CompactionConflictError if other messages would be
+    replaced, and TornPairError if the range separates a tool call from its result. Changes nothing if an earlier call
+    has stored this summary, or if only a summary could be replaced.
     """
 
     through: Position
@@ -237,7 +237,7 @@ class Compact(Write[Compacted], frozen=True):
         return self.send(call, settings, partial(_marks, keys) if indexed else None)
 
     def decode(self, reply: list[Any]) -> Compacted | bytes:
-        """The outcome; b"stale" or b"appended" if others changed the conversation, so that nothing was done."""
+        """The outcome, or b"stale" or b"appended" if other changes of the conversation prevented the compaction."""
         kind: bytes = reply[0]
         if kind in (b"stale", b"appended"):
             return kind
@@ -277,7 +277,7 @@ class Compact(Write[Compacted], frozen=True):
         return Compacted(revision, message, len(leaving), True)
 
     def replaced(self, messages: Sequence[Message]) -> list[Message]:
-        """Which of the live messages up to `through` the summary replaces; empty: there is nothing to do.
+        """The live messages up to `through` that the summary replaces; empty if no message can be replaced.
 
         Raises CompactionConflictError if they differ from the seen ones.
         """
@@ -386,12 +386,12 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             break
         if messages:
             after, size = messages[-1].position, _PAGE
-        else:  # without a readable message there is no position to continue from
+        else:  # a page without a readable message does not end at a position
             size *= 4
 
 
 def _measure(found: _Range) -> None:
-    """Finds what the leaving messages count, and the ranks of those that stay."""
+    """Find the size of the leaving messages, and the ranks of the remaining ones."""
     leaving = {message.id for message in found.leaving}
     for message, (rank, characters) in zip(found.messages, found.members, strict=True):
         if message.id in leaving:

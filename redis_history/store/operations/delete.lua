@@ -1,9 +1,9 @@
 -- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
 -- After _documents.lua and _archived.lua.
 --
--- ARGV  10 how many, then their fields of the state, then the ids, distinct, then which summaries may stay although they may
---       quote these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so that the
---       caller can expand it; 'none' none
+-- ARGV  10 number of messages, their fields of the state, the distinct ids, then which summaries may stay although they
+--       may quote these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so
+--       that the caller can expand it; 'none' none
 --
 -- There may be thousands of former summaries to remove, which takes longer than a script may. So this change only notes which
 -- they are (field E, see _archive.lua): from then on no reader sees them, and scrub.lua removes them little by little.
@@ -32,7 +32,7 @@ if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end
 
--- What is to be removed: {id, field of the state, its value}; and the first position of these messages.
+-- The messages to remove as {id, field of the state, its value}, and the first position of these messages.
 local leaving, asked, earliest, earliest_sequence = {}, {}, nil, nil
 for i = 1, count_asked do
   local place, id = known[KNOWN + i], ARGV[FIELDS_FIRST + count_asked + i - 1]

@@ -101,7 +101,7 @@ class EraseMessages(_Removing[int | str], frozen=True):
                 return done.outcome
 
     def decode(self, reply: list[Any]) -> _Erased | bytes:
-        """What was done; b"unfinished": nothing, because summaries of an earlier erasure must be removed first."""
+        """The erasure; b"unfinished" if summaries of an earlier erasure must be removed first, so it wrote nothing."""
         if reply[0] == b"unfinished":
             return b"unfinished"
         if reply[0] == b"quoted":
@@ -134,7 +134,7 @@ class DeleteConversation(Write[bool], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[bool]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        # The script cannot see subscribers at another node, which hear only what is published.
+        # The script cannot see subscribers at another node, which hear only published messages.
         channel = b"" if settings.publishes else settings.notifications + keys.log
         call = self.script_call(DELETE_CONVERSATION, settings, [LOG_OUTLIVES_MS, channel])
         return self.send(call, settings, partial(purge_after, keys), drop=drop_forks)

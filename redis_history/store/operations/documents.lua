@@ -5,7 +5,7 @@
 --       12 how many messages, then for each its field of the state and its id;
 --       then for each its document: how many fields and values, and these
 --       Without messages: a name in KEYS[5], the unfinished work of the bucket. Then it lets more documents end with their
---       conversation, or removes those of one that has already ended, and returns 1 if there are more.
+--       conversation, or removes the documents of an expired conversation, and returns 1 if there are more.
 --
 -- Returns how many were written. Skips messages that were removed or changed since they were read: the writer of the change
 -- has written the document, or the next search will. Skips former summaries: the messages they replaced have documents.
@@ -43,7 +43,7 @@ if count == 0 then
 end
 -- A conversation that was deleted since, and created again, may have other messages with the same ids.
 if not known[1] or ARGV[10] ~= '' and ARGV[10] ~= known[1] then return 0 end
--- A document that is made where its slot arrives would be in the way of the one that is still to come.
+-- A document written on the node that imports its slot would collide with the document that has yet to be migrated.
 if moving(token) then return 0 end
 marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {} -- at most 1,000
 local now, generation, written, ends = clock(), known[2], 0, nil

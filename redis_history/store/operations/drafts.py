@@ -29,9 +29,9 @@ DROP: Final = load_script("drop")
 FORKS: Final = load_script("forks")
 PUBLISH: Final = load_script("publish", *WRITING, "_empty")
 
-#: Until a draft that nobody continues is removed.
+#: Milliseconds until an abandoned draft is removed.
 _DRAFT_LASTS_MS: Final = b"600000"
-#: Until a fork that nobody has ended is forgotten: its draft has expired, and no late page brings that back.
+#: Milliseconds until an abandoned fork is forgotten: its draft has expired, and a late page cannot bring it back.
 _FORK_LASTS_MS: Final = b"1200000"
 #: Microseconds: as in lua/_change.lua, LIFETIME.
 _FAR_AHEAD: Final = 60_000_000
@@ -45,7 +45,7 @@ _UNLINKED: Final = 500
 
 class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
     """Note in a conversation that a fork begins, or that it has ended: the id of the new conversation, and the token of
-    its draft. False: there is no conversation."""
+    its draft. False if the conversation does not exist."""
 
     new_id: str
     token: str
@@ -72,13 +72,13 @@ def drop_forks(forks: bytes, settings: Settings) -> Steps[None]:
 
 
 class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
-    """Add messages to a draft of a conversation, which nobody sees before it is published. `token` is that of the
-    `Publish` to come, `revision` its revision. `archives`: how many the draft has. `entries`: each the number of its
-    archive, 0 for a live message, and a message with its position. Before, the messages `removed` are removed, each an
-    archive, an id and a position.
+    """Add messages to a draft of a conversation, which readers do not see before it is published. `token` and
+    `revision` are those of the later `Publish`. `archives` is the number of archives of the draft. Each of the
+    `entries` has the number of its archive, 0 for a live message, and a message with its position. The messages
+    `removed` are removed first. Each has an archive, an id and a position.
 
-    `page` counts 1, 2, 3 … A repeated page has the same effect. False: earlier pages are lost, because the draft was
-    not continued for minutes or the server lost it, or the draft was dropped. In this case nothing was done.
+    `page` counts 1, 2, 3 … A repeated page has the same effect. False if the draft was dropped, or if earlier pages
+    are lost because the draft was not continued for minutes or the server lost it. In these cases nothing is written.
     """
 
     token: str
@@ -144,7 +144,7 @@ class DropDraft(OnConversation, Op[None], frozen=True):
 
 class Held(Struct, frozen=True):
     """The number of some messages, their totals, their earliest and latest timestamp, and their lowest and highest
-    sequence. Of an archive, also the positions of its summary and of the summary before it, if they exist."""
+    sequence. For an archive, they include the positions of its summary and of the summary before it, if they exist."""
 
     messages: int = 0
     characters: int = 0
@@ -158,9 +158,9 @@ class Held(Struct, frozen=True):
 class Publish(Write[bool], frozen=True, kw_only=True):
     """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
-    which may be times of removed messages. `live` and `archives`: what the draft has. `summary`: the id of the live
-    summary. `sequence`: the highest one.
-    `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
+    which may be times of removed messages. `live` and `archives` are the contents of the draft, `summary` is the id of
+    the live summary, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
+    ttl. False if the draft is lost."""
 
     page: int
     record: Conversation

@@ -3,11 +3,11 @@
 -- can do it if the caller is killed.
 --
 -- KEYS  1 the draft's state (hash)
--- ARGV  1 'drop': its writer gives it up; 'end': its sets are gone; 'refuse': others drop it, and for a while pages are refused
---         that its writer still sends, also the first one if it is still to come
+-- ARGV  1 'drop': its writer gives it up; 'end': its sets are gone; 'refuse': others drop it, and later pages of its
+--       writer are refused for a while, even a first page
 --       2 milliseconds until the state expires
 --
--- Returns the number of its archives; nil if there is no such draft, because it was published, or has expired.
+-- Returns the number of its archives; nil if the draft was published or has expired.
 local REFUSED, GIVEN_UP = '-1', '-2' -- in place of the page
 local draft, how, lasts = KEYS[1], ARGV[1], ARGV[2]
 local known = redis.call('HMGET', draft, 'page', 'archives')

@@ -68,8 +68,8 @@ class Expand(Write[Expanded | None], frozen=True):
         return outcome
 
     def decode(self, reply: list[Any]) -> Expanded | bytes:
-        """The outcome. If nothing was changed, b"unknown", b"unfinished", or the key of the archive, of which a copy is
-        needed."""
+        """The outcome. If the script changed nothing: b"unknown", b"unfinished", or the key of the archive that must
+        be copied first."""
         kind = reply[0]
         if kind == b"stale":
             return bytes(reply[1])

@@ -4,8 +4,8 @@
 -- KEYS  1 registry or list (sorted set), then the state (hash) of each conversation
 -- ARGV  their names, in the same order
 --
--- A copy of a call to such a conversation may still come. So what the registry tells of it (see look in _journal.lua) goes to a
--- journal of its own, as that of a deleted conversation.
+-- A delayed retry of a call to such a conversation may still arrive. So the registry's record of it (see look in
+-- _journal.lua) moves to a separate journal, as for a deleted conversation.
 -- Returns how many were removed.
 local KEPT = 120000 -- milliseconds: two of the journal's periods
 local gone, time = 0, redis.call('TIME')

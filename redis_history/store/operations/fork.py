@@ -1,11 +1,11 @@
 """Forks: snapshots of a conversation under another id. Generators without I/O: they yield operations, and receive the
 outcomes; errors of these are raised at the `yield`.
 
-A snapshot is read in pages, while others write; then the change log says what has changed since, until nothing has. It
-is written as a draft, which becomes a conversation in one step.
+A snapshot is read in pages while others write, and then updated from the change log until it is current. It is written
+as a draft, which becomes a conversation in one step.
 
-What is removed for good must not come back by a fork under way. Its source and the new conversation may be on different
-nodes, so no script sees both. Instead:
+A fork under way must not bring back messages that were removed for good. Its source and the new conversation may be on
+different nodes, so no script sees both. Instead:
 
 1. A fork is noted in its source (`NoteFork`) before it reads anything. If the source is gone by then, the fork fails.
 2. `erase`, `clear`, `restore` and `delete_conversation`, and with that `erase_user`, find the note in the script that
@@ -15,9 +15,9 @@ nodes, so no script sees both. Instead:
 
 Say a removal has returned, and a fork with removed messages is published later. It has read them before the removal's
 script, so it was noted before (1), so its draft was dropped before the removal returned (2): it cannot be published
-(3). A fork that is published before its draft is dropped is one that was made before the removal: neither call had
-returned. The draft of a killed fork is dropped in the same way. An expired source is read as gone, and its note
-expires with it: a fork that has read all before that was made before.
+(3). A fork that is published before its draft is dropped was made before the removal: neither call had returned. The
+draft of a killed fork is dropped in the same way. An expired source is read as gone, and its note expires with it: a
+fork that has read all before that was made before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _StaleError(Exception):
 
 
 class _Staged:
-    """A message of a draft: where it is, and what it counts."""
+    """A message of a draft, with its place and size."""
 
     __slots__ = ("archive", "characters", "position", "tokens")
 
@@ -71,7 +71,8 @@ class _Staged:
 
 
 class Draft:
-    """Writes a conversation that nobody sees before it is published. `revision`: that of the conversation."""
+    """Writes a conversation that readers do not see before it is published. `revision` is the revision of the
+    conversation."""
 
     def __init__(self, conversation_id: str, revision: int = 0) -> None:
         self.conversation_id = conversation_id
@@ -155,7 +156,7 @@ class Draft:
             raise DraftLostError
 
     def drop(self) -> Steps[None]:
-        """Remove what was written, if anything was. Errors are ignored: the server removes it later."""
+        """Remove the written pages, if any. Errors are ignored, because the server removes the draft later."""
         with suppress(RedisHistoryError):
             if self._page:
                 yield ops.DropDraft(self.conversation_id, self.token)
@@ -236,7 +237,7 @@ def fork(
 
 
 def _retried(conversation_id: str, attempt: Callable[[], Steps[T]]) -> Steps[T]:
-    """The outcome of the first attempt that nobody has disturbed. Raises CompactionConflictError."""
+    """Return the outcome of the first undisturbed attempt. Raises CompactionConflictError."""
     for left in reversed(range(_TRIES)):
         try:
             return (yield from attempt())
@@ -283,7 +284,7 @@ def _forget(note: ops.NoteFork) -> Steps[None]:
 
 
 class _Everything(_Cut):
-    """Also replies that are being written, with what they have now."""
+    """Includes streaming replies, with their present content."""
 
     def wants(self, message: Message) -> bool:
         return True
@@ -297,7 +298,7 @@ class Collected:
         self.messages: dict[str, CollectedMessage] = {}
 
     def begin(self, archives: int) -> None:
-        """Nothing to prepare."""
+        """Do nothing: this reader needs no preparation."""
 
     def add(self, messages: Iterable[tuple[int, Message]]) -> Steps[None]:
         for archive, message in messages:
@@ -330,7 +331,7 @@ class Snapshot(NamedTuple):
 def collect(
     conversation_id: str, encode: Callable[[Message, int], bytes]
 ) -> Steps[tuple[Snapshot, list[CollectedMessage]] | None]:
-    """All messages of one revision, those of each archive first. None if there is no such conversation."""
+    """All messages of one revision, those of each archive first, or None if the conversation does not exist."""
 
     def attempt() -> Steps[tuple[Snapshot, list[CollectedMessage]]]:
         found = Collected(encode)
@@ -424,8 +425,8 @@ class _Reading:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
         are live in the fork. A later archive may be of earlier messages, which were added with times of the past.
 
-        At most one summary is live in a fork, as in its source. Several could be if a summary was deleted, of which
-        the archive is not kept: then the summary before it would be live, besides one that was written later. The one
+        At most one summary is live in a fork, as in its source. Several could be live after the deletion of a summary
+        whose archive is not kept: then the summary before it would be live together with a later summary. The summary
         at the latest position stays, and the originals of the others are live.
         """
         if end is None:

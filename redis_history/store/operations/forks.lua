@@ -1,11 +1,12 @@
--- Notes in a conversation that a fork of it begins or has ended, before the fork reads anything: so what removes messages
--- knows of all drafts that may have a copy of them. It is no change of the conversation.
+-- Notes in a conversation that a fork of it begins or has ended, before the fork reads anything, so a removal knows all
+-- drafts that may have a copy of its messages. This does not change the conversation.
 --
 -- KEYS  1 state (hash)
 -- ARGV  1 '1' if the fork begins, '0' if it has ended   2 id of the new conversation   3 token of the draft
 --       4 milliseconds after which a fork counts as dead, and its draft has expired
 --
--- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 if there is no conversation.
+-- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 for a missing
+-- conversation.
 local state, begins, id, token, lasts = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3], tonumber(ARGV[4])
 local known, time = redis.call('HMGET', state, 'e', 'N'), redis.call('TIME')
 if begins and not known[1] then return 0 end

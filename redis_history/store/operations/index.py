@@ -25,7 +25,7 @@ _CHECK_SECONDS: Final = 0.05
 
 
 class MakeIndex(Struct, Op[float | None], frozen=True):
-    """Make the search index if there is none, and wait up to `seconds` for it. The outcome is the share that is
+    """Create the search index if necessary, and wait up to `seconds` for it. The outcome is the share that is
     filled."""
 
     seconds: float = 0.0
@@ -115,8 +115,8 @@ def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
 
 
 def fill_index(settings: Settings, seconds: float, *, anew: bool = False) -> Steps[IndexState | None]:
-    """Create the index if necessary, and wait up to `seconds` until the server has filled it. Returns its state; None
-    if this server has no search. `anew`: see `_ensure_all`."""
+    """Create the index if necessary, and wait up to `seconds` until the server has filled it. Returns its state, or
+    None on a server without search. `anew`: see `_ensure_all`."""
     index = settings.index
     if index is None:
         return None
@@ -164,8 +164,8 @@ def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Ste
 
 def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
     """The alias of each index. Without a coordinator (Redis before 8), each node of a cluster has its own, and commands
-    must name it in a slot of this node. So the name has the tag of
-    one of the node's buckets, and is found by trying all of them."""
+    must name it in a slot of this node. So the name has the tag of a bucket of the node, and is found by trying all
+    its buckets."""
     if len(index.names) == 1:
         return index.names
     if index.nodes is None:

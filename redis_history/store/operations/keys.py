@@ -150,8 +150,8 @@ class Keyspace:
         return b"rh2:" + quote(self.namespace, safe="").encode()
 
     def index_names(self, *, cluster: bool) -> list[bytes]:
-        """The alias of the search index. In a cluster each node has an index, and its alias is in a slot of the node:
-        that of one of its buckets."""
+        """The alias of the search index. In a cluster each node has an index, and its alias is in the slot of a bucket
+        of the node."""
         return [key[:-2] for key in self.registries()] if cluster else [self.index]
 
     def documents_of(self, conversation_id: str, generation: bytes) -> bytes:

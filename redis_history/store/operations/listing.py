@@ -141,9 +141,9 @@ class Scanned(Struct, frozen=True):
 
 
 class ScanConversations(Selection, Op[Scanned], frozen=True, kw_only=True):
-    """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
+    """Read a page of about `limit` conversations, possibly empty, unordered, from `cursor` on (None: the first page).
 
-    A scan finds each conversation that exists all the time. Conversations that change in the meantime may come twice.
+    A scan finds each conversation that exists all the time. Conversations that change in the meantime may appear twice.
     """
 
     limit: int = 500

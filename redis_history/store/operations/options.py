@@ -15,7 +15,7 @@ from redis_history.store.search.words import check_language
 from redis_history.values._validation import MAX_INTEGER, check_choice, check_function, check_integer, check_seconds
 from redis_history.values._zstd import check_zstd
 
-#: Seconds. A hundred years, and far from what a server's clock can hold.
+#: Seconds. A hundred years, far below the limit of a server's clock.
 MAX_TTL: Final = 3_155_760_000.0
 #: Seconds.
 MAX_DURABILITY_TIMEOUT: Final = 3600.0

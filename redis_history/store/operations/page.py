@@ -32,7 +32,7 @@ _logger = logging.getLogger("redis_history")
 
 #: Messages read together. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
-#: The same with archived messages: each may be in an archive of its own.
+#: The same with archived messages, because each may be in a different archive.
 ARCHIVED_PAGE: Final = 500
 
 
@@ -139,7 +139,7 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
         unreadable: int = 0,
         former_summaries: frozenset[str] = frozenset(),
     ) -> Page:
-        """A page of (position, archived, message) items. It has all or none of the messages at a position, in the given
+        """A page of (position, archived, message) items. It never splits the messages at one position, and keeps their
         order."""
         found.sort(key=lambda one: one[0])
         if len(found) > self.limit:
@@ -207,8 +207,8 @@ def _decode(reply: bytes | None) -> Message | None:
 
 
 def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
-    """The read of `size` messages after `page`, which `op` has read; None: that was all. A page without readable
-    messages has no end position, so a larger one is read instead."""
+    """The read of `size` messages after `page`, which `op` has read, or None after the last page. A page without
+    readable messages does not end at a position, so a larger page is read instead."""
     if len(page.messages) + page.unreadable < op.limit:
         return None
     if not page.messages:

@@ -47,7 +47,7 @@ local function next_set()
   return one
 end
 
--- The outermost time of what was read, until there is enough: what is behind it is not needed.
+-- The outermost time read until `limit` is reached: messages behind it are not needed.
 local function note(count, time)
   if total < limit and (not edge or newest and time < edge or not newest and time > edge) then edge = time end
   total = total + count

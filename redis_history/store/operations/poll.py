@@ -45,7 +45,7 @@ class _Position:
 
 
 class _ChangeFinder:
-    """One query: reads what changed in each registry, or the whole registry if something may have been lost."""
+    """One query: reads the changes of each registry, or the whole registry if changes may have been lost."""
 
     def __init__(self, query: ChangeQuery, settings: Settings) -> None:
         self.known = query.known
@@ -109,8 +109,8 @@ class _ChangeFinder:
         return present
 
     def compare(self, ids: list[str]) -> Steps[dict[str, Cursor]]:
-        """The heads of those of `ids` whose newest change is not the known one, or that have an active run: a run is no
-        change, but the notification of it may have been lost."""
+        """The heads of those `ids` whose newest change differs from the known one, or that have an active run: a run
+        is not a change, but its notification may have been lost."""
         found: dict[str, Cursor] = {}
         for start in range(0, len(ids), _HEADS):
             chunk = ids[start : start + _HEADS]

@@ -1,7 +1,7 @@
 -- Makes a draft (draft.lua) the conversation, as one change. After _change.lua, _documents.lua and _empty.lua.
 --
--- The draft's archives have their final names already, which nobody knows before, and its state has their index. So this script
--- only lets them stay, whatever they hold.
+-- The draft's archives already have their final names, which readers do not know yet, and its state has their index. So
+-- this script only makes them persistent, whatever they hold.
 --
 -- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets)
 -- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
@@ -19,7 +19,7 @@ local values = {}
 for i = PAIRS, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
--- A run may be older than its conversation, and the journal may tell of a former one.
+-- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
 local ask = undeclared(lists_of(new_owners))
 if ask then return ask end

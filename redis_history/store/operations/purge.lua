@@ -5,7 +5,7 @@
 --       2 pending delete (sorted set: the removed messages)
 -- ARGV  1 name of the pending delete   2 how many to remove at most
 --
--- With two numbers behind the prefix there is no sorted set: all documents with sequences from the first to the second are
+-- Two numbers behind the prefix replace the sorted set: all documents with sequences from the first to the second are
 -- removed, the highest first.
 -- Returns how many are left.
 local work, removed, name, most = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])

@@ -1,4 +1,4 @@
-"""Read the present state of a conversation, and what has changed since a cursor."""
+"""Read the present state of a conversation, and its changes since a cursor."""
 
 from __future__ import annotations
 
@@ -192,8 +192,9 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
 
 
 class ReadLog(OnConversation, Op[list[Event]], frozen=True):
-    """At most `limit` changes after the cursor `after` (None: all), the oldest that the log still has first. Maybe
-    fewer; none only if there are none. A single Reset if the log does not continue from the cursor."""
+    """At most `limit` changes after the cursor `after` (None: all), the oldest that the log still has first. May
+    return fewer, but an empty list only at the end of the log. Returns a single Reset if the log does not continue
+    from the cursor."""
 
     after: Cursor | None
     limit: int

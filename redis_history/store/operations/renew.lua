@@ -3,7 +3,7 @@
 --
 -- KEYS  5 content (string)
 --
--- The writer was alive when it sent the call, which may have been long ago: a late copy changes nothing.
+-- The writer was alive when it sent the call, which may have been long ago, so a delayed retry changes nothing.
 --
 -- Returns nothing, or {'late', ...}: see _change.lua; then nothing was written.
 use_replies()

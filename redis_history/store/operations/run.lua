@@ -1,5 +1,6 @@
 -- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
--- that of a compressor. A lease is no part of the history: it has no revision and no entry in the change log.
+-- that of a compressor. A lease is not part of the history: it creates neither a revision nor an entry in the change
+-- log.
 --
 -- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor   then the arguments of the action:
@@ -23,12 +24,13 @@
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
 --   the first sequence that its messages may have, that of the first of the interrupted runs right before it, or 0, the same of
---   the last runs that ended shortly before, the newest first: who follows one of them may have missed its end, and since when
---   the next run can begin, or 0}
---   Q  who waits, oldest first: {{run id, agent name, since, expires}, ...}
---   W  the newest lease of a compressor, like R; nobody waits for it
---   f  how many leases there were; the fence of a lease is a number of this sequence
---   Z  the ids of the last leases and of those that left: a late copy of `take` must not begin a lease that nobody holds
+--   the last runs that ended shortly before, the newest first, because a subscriber may have missed their ends, and
+--   since when the next run can begin, or 0}
+--   Q  the waiters, oldest first: {{run id, agent name, since, expires}, ...}
+--   W  the newest lease of a compressor, like R, but without a queue
+--   f  the number of leases so far, which gives each lease its fence
+--   Z  the ids of the last leases and of those that left: a delayed retry of `take` must not begin a lease without a
+--   holder
 local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
@@ -66,15 +68,15 @@ local function store()
   if not known[3] and redis.call('PTTL', state) < TOMBSTONE then redis.call('PEXPIRE', state, TOMBSTONE) end
 end
 
--- Wakes the subscribers of the conversation, who read the state of its run. The registry stays as it is: a run is no change, so
--- it must not move the conversation in lists.
+-- Wakes the subscribers of the conversation, which then read the state of its run. The registry stays as it is: a run
+-- is not a change, so it must not move the conversation in lists.
 local function announce()
   if lease ~= 'R' then return end
   redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
   redis.call('PUBLISH', log, 0)
 end
 
--- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
+-- Wakes one holder or one waiter. Each listens to its own channel, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
 -- Wakes the first waiters, not the first alone, which may be dead.
@@ -117,8 +119,8 @@ if action == 'take' then
   end
 
   -- The place of the waiter whose turn it is. A silent one may be dead, and is passed over; it keeps its place until that
-  -- expires. Those that the server woke when the lease became free must have answered since, the others have missed a sign of
-  -- life, which they give by themselves a little more often.
+  -- expires. Waiters that the server woke when the lease became free must have answered since; the others have missed a
+  -- heartbeat, which they send a little more often than that.
   local freed = run and run[FREED] or 0
   local function turn()
     if now - freed < patience then return queue[1] and 1 end

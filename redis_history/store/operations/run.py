@@ -37,7 +37,7 @@ _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
 _ANSWER_MS: Final = b"%d" % round(1000 * ANSWER_SECONDS)
-#: Seconds until a waiter looks again whether those before it, who have not answered yet, have left.
+#: Seconds until a waiter checks again whether the silent waiters before it have left.
 _LOOK_AGAIN: Final = 0.3
 _DONE: Final = (b"taken", b"kept", b"ended", b"stopping", b"read")
 _decode = msgspec.msgpack.Decoder().decode
@@ -48,7 +48,8 @@ class RunOutcome(Struct, frozen=True):
 
     `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
     run has ended, or that left the queue. `unsettled_from`: the first sequence of the interrupted runs right before
-    it. `look_in`: seconds until the present run expires, or until a waiter may be passed over; None: nothing is due.
+    it. `look_in`: seconds until the present run expires, or until a waiter may be passed over; None if neither is
+    pending.
     """
 
     done: bool
@@ -71,8 +72,8 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
     kind: LeaseKind = "run"
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        """Two calls if the present lease has expired, and its holder is dead. Who waits in the queue asks again; the
-        others wait here until that is certain, see `leases`."""
+        """Make two calls if the present lease has expired and its holder is dead. A waiter in the queue asks again;
+        other callers wait here until that is certain, see `leases`."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
         before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS, _ANSWER_MS]
 
@@ -92,7 +93,7 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
 
     @property
     def _doubted_for(self) -> float:
-        """Compressors always wait, because nobody waits for them."""
+        """Compressors always wait the full time, because no caller waits for them."""
         return PROMISE if self.kind == "compressor" else self.seconds
 
     def apply(self, space: Space) -> RunOutcome:
@@ -273,15 +274,15 @@ class _Reply(NamedTuple):
     number: bytes
     #: Since when it has been over without an end, in seconds; 0 or less: it has not expired, or has ended.
     over: float
-    #: What `Contact` calls it.
+    #: Its name for `Contact`.
     lease: Lease
-    #: Its fence, if its holder is dead, and nobody has noted that yet.
+    #: Its fence, if its holder is dead and this is not recorded yet.
     dead: int | None
 
 
 class Present(NamedTuple):
     """The newest run, and how many seconds until it expires, or until it is certain that its holder is dead; None if
-    it is not active. `dead`: the fence of a run whose holder is dead, which nobody has noted yet."""
+    it is not active. `dead`: the fence of a run whose holder is dead, if this is not recorded yet."""
 
     info: RunInfo | None
     look_in: float | None = None
@@ -291,7 +292,7 @@ class Present(NamedTuple):
 def _call(
     conversation_id: str, settings: Settings, action: bytes, *args: bytes, kind: LeaseKind = "run", keys: int = 1
 ) -> Call:
-    """`keys`: 2 if the action needs the log besides the state."""
+    """Make a call of run.lua. `keys` is 2 if the action needs the log in addition to the state."""
     known = settings.keyspace.conversation(conversation_id)
     declared = (known.state, known.log)[:keys]
     decode = partial(_read, conversation_id, kind, settings)

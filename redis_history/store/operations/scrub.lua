@@ -1,5 +1,5 @@
--- Removes erased former summaries (field E, see _archive.lua), which no reader sees any more, from one block of archives. It
--- is no change of the conversation, and may be repeated. After _archived.lua.
+-- Removes erased former summaries (field E, see _archive.lua), which no reader sees any more, from one block of
+-- archives. This does not change the conversation, and may be repeated. After _archived.lua.
 --
 -- KEYS  1 state (hash)   2 copy of an expansion (sorted set)   then archives that it asked for
 -- ARGV  1 'c' in a cluster

@@ -8,7 +8,7 @@
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
--- blanks}. If messages and documents differ, some messages have no document yet, and there are no further results. Documents
+-- blanks}. If messages and documents differ, some messages lack a document, and no further results follow. Documents
 -- is -1 if mark.lua must run first, and -2 while the slot moves to another node of a cluster. An error of a command is returned.
 local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
 local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(known[5] or '') / 33

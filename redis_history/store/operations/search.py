@@ -72,7 +72,7 @@ class SearchMatches(Struct, frozen=True):
 
 
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
-    """The matches. None if the server has no search, no index or an incomplete one."""
+    """The matches, or None for a server without search or without a complete index."""
     index = settings.index
     made_anew = False
     while index is not None and index.works:
@@ -99,7 +99,7 @@ def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches |
 
 class Search(OnConversation, Op[SearchMatches | None], frozen=True):
     """Search one conversation: the best `depth` matches of each term (0: only how many there are). The outcome is also
-    None if some messages have no document yet."""
+    None while some messages still lack a document."""
 
     query: Query
     filters: Filters = ANYTHING
@@ -218,7 +218,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
                 for alias, scope in (yield from self._scopes(settings, index))
             ]
             calls = [plain(*command, errors=True) for one in commands for _, command in one]
-            # In a cluster, whether the nodes that were asked still have all slots. There is no key with such a name.
+            # In a cluster, whether the nodes that were asked still have all slots. Keys with such a name never exist.
             several = index.names if len(index.names) > 1 else ()
             replies = yield [*calls, *(plain(b"EXISTS", name, errors=True) for name in several)]
             if any(map(has_moved, replies)):
@@ -270,7 +270,7 @@ def _commands(
 
 
 def _is_lost_index(error: Exception) -> bool:
-    """Whether the server has lost the index, or has no search."""
+    """Whether the server has lost the index or lacks search."""
     text = str(error.__cause__).lower()
     return any(phrase in text for phrase in _LOST)
 
@@ -296,7 +296,7 @@ def _one_reply(replies: list[list[Any]]) -> list[Any] | None:
     for reply in replies:
         if reply[0] != first[0]:
             return None
-        if reply[1] != reply[2]:  # some messages have no document or no mark, or the slot moves
+        if reply[1] != reply[2]:  # some messages lack a document or a mark, or the slot moves
             return reply
     return [*first[:3], *(item for reply in replies for item in reply[3:])]
 

@@ -52,8 +52,8 @@ _PAGE: Final = 1000
 _FETCHED: Final = 50
 #: Conversations of an owner or agent that are searched: those that changed last.
 MOST_OWNED: Final = 10_000
-#: Characters that are read and ranked here, if the server cannot search, and messages for which each conversation
-#: counts besides its own, because it takes a round trip.
+#: Characters that are read and ranked here, if the server cannot search, and the number of extra messages that a
+#: conversation counts as, because it takes a round trip.
 MAX_SCANNED_CHARACTERS: Final = 20_000_000
 _EACH: Final = 10
 #: How often a reindexing looks for conversations that were created in the meantime.

@@ -1,4 +1,4 @@
-"""The settings that all calls of a store to a Redis server share, and what they have learnt about it."""
+"""The settings that all calls of a store to a Redis server share, and the facts learned about the server."""
 
 from __future__ import annotations
 

@@ -133,14 +133,14 @@ def check_size(part: Part, before: int) -> int:
     return size
 
 
-#: Bytes of a message besides its text; and room for what joined text and another status take.
+#: Bytes of a message without its text, and the reserve for joining the text and changing the status.
 _AROUND_TEXT: Final = len(encode_body(Message(id="-", role="assistant", parts=(TextPart(text=""),))))
 _RESERVE: Final = 1_000
 
 
 class Current(NamedTuple):
     """A message as it is now. `dead_size`: the bytes of its content, if the lease of its writer expired `over` seconds
-    ago; None: there is nothing to end."""
+    ago; None if it does not need to be ended."""
 
     message: Message
     dead_size: int | None = None

@@ -1,7 +1,7 @@
 -- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
--- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>' to end a
---         reply of a dead writer with so many bytes of content
+-- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>'
+--       to end a reply of a dead writer at this number of bytes
 --       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 on: the fields and values of its search document, if there is one
 --

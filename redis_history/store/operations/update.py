@@ -29,8 +29,9 @@ class ReplyEnd(Struct, frozen=True):
 
 
 class UpdateMessage(Write[Appended | None], frozen=True):
-    """Replace the content of a message, which keeps its position; None: no message has this id. The same content again
-    changes nothing. With `reply`, the outcome is also None if the message is another one, or its writer lives."""
+    """Replace the content of a message, which keeps its position. The outcome is None for an unknown id. Writing the
+    same content again changes nothing. With `reply`, the outcome is also None if the message is not this reply, or its
+    writer is alive."""
 
     entry: Entry
     vectors: tuple[bytes, ...] = ()

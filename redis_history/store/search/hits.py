@@ -87,7 +87,7 @@ def matching(message: Message, query: Query, *, language: str = "english") -> tu
 
 def passage(text: str, ranges: Ranges, size: int) -> tuple[int, int]:
     """Start and end of at most `size` characters of a text, with as many of the ranges as fit (the beginning of the
-    text if there are none). Words are not cut if there is a blank near."""
+    text without ranges). Words are not cut if a blank is near."""
     if len(text) <= size:
         return 0, len(text)
     first, last = _densest(ranges, size)
@@ -230,9 +230,9 @@ class SearchHit(Struct, frozen=True):
 
 
 class SearchHits(list[SearchHit]):
-    """The hits of one page, best first. `total`: how many messages match; if more than 500 match a term, there may be
-    more. `incomplete` says what was not searched, None: nothing (without an index, searches read a bounded number of
-    messages)."""
+    """The hits of one page, best first. `total` is the number of matching messages, or a lower bound if more than 500
+    match a term. `incomplete` describes the messages that were not searched, or is None (without an index, searches
+    read a bounded number of messages)."""
 
     def __init__(self, hits: Iterable[SearchHit] = (), total: int = 0, incomplete: str | None = None) -> None:
         super().__init__(hits)
@@ -248,7 +248,7 @@ def searched_for(hits: SearchHits, query: Query) -> SearchHits:
 
 
 def terms_of(hits: Sequence[SearchHit]) -> Query | None:
-    """The terms that were searched for, in the language of the store: words in place of a phrase that nothing has."""
+    """The terms that were searched for, in the language of the store: words in place of a phrase without a match."""
     return getattr(hits, "_searched", None)
 
 
@@ -309,10 +309,11 @@ def _excerpt(text: str, ranges: Ranges, tokens: int, counter: TokenCounter | Non
 
 
 def largest(make: Callable[[int], str], most: int, tokens: int, counter: TokenCounter | None = None) -> int:
-    """The largest size up to `most` for which `make` returns a text of at most this many tokens; 0 if there is none.
+    """The largest size up to `most` for which `make` returns a text of at most this many tokens, or 0 if every size is
+    too large.
 
     If tokens do not grow with the size, the result still fits, but a larger one may fit too.
     """
-    if most and text_tokens(make(most), counter) <= tokens:  # as usual; a counter of tokens may be slow
+    if most and text_tokens(make(most), counter) <= tokens:  # the usual case, because a counter of tokens may be slow
         return most
     return bisect_right(range(1, most), tokens, key=lambda size: text_tokens(make(size), counter))

@@ -40,7 +40,7 @@ _PLAIN: Final = re.compile(r"[^\w\s]*[A-Z]?[a-z]*[^\w\s]*")
 _STAR: Final = re.compile(r"(?<![*\s])\*+(?!\w)")
 
 
-# Words of a question that do not say what it is about. Negations and numbers are not among them.
+# Words of a question that do not describe its subject. Negations and numbers are not among them.
 _ENGLISH: Final = """
     a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
     from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
@@ -67,8 +67,8 @@ class Term(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True):
-    """The distinct terms of a query, at most MAX_CANDIDATES, in order; without terms nothing can match. `periods`: the
-    times that it names; `names`: its words that may name the writer of a message."""
+    """The distinct terms of a query, at most MAX_CANDIDATES, in order. A query without terms never matches. `periods`
+    are the times that it names, `names` its words that may name the writer of a message."""
 
     terms: tuple[Term, ...]
     periods: tuple[Period, ...] = ()
@@ -76,12 +76,12 @@ class Query(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
     def words_of(self, phrase: Term) -> tuple[Term, ...]:
-        """The words of a phrase, as they are searched for if nothing has the phrase."""
+        """The words of a phrase, which are searched instead if the phrase does not match."""
         return _without_stop_words(_words([*phrase.words]), self.language)
 
     def widened(self, totals: Sequence[int]) -> Query:
-        """The query with the words of each phrase that nothing has in its place; `totals` are the matches of each
-        term."""
+        """The query with the words of each phrase without matches in its place; `totals` are the numbers of matches of
+        each term."""
         terms: dict[Term, None] = {}
         for term, total in zip(self.terms, totals, strict=True):
             terms.update(dict.fromkeys((term,) if total or term.kind != "phrase" else self.words_of(term)))

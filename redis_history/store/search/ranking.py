@@ -1,12 +1,12 @@
-"""The order of what was found, by an index or by `Scan`, which reads the messages of one conversation. Pure.
+"""Rank the messages found by an index or by `Scan`, which reads the messages of one conversation. Pure.
 
 The turns of a conversation are short, and the answer to a question is often spread over some of them: one names the
 thing, the next describes it. So each term counts once for a message: with its full weight if the message has the term,
 with 0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is
 its rareness within the searched messages, not within the namespace: the names of the speakers say little. How often a
 message has a term, and how long the message is, do not count. With BM25's weights for them recall@10 on LoCoMo and on
-known items (scripts/benchmarks/known_items.py) is the same within 0.005, and the scores of a message depend on what
-else the index has.
+known items (scripts/benchmarks/known_items.py) is the same within 0.005, and the scores of a message depend on the
+rest of the index.
 
 Messages from the times that a query names, and by writers that it names, have more weight, as if these were words.
 
@@ -92,8 +92,9 @@ def rank(
     """All messages that a term matches, best first; of equal score the newer one, by conversation and sequence. And the
     message after each of the `questions`, which may answer it without repeating its words.
 
-    `matches` are those of each term of the query; `size` is how many messages were searched.
-    `together` are the matches of any term: a message with many common terms may be among the best of none of them.
+    `matches` are those of each term of the query; `size` is the number of searched messages.
+    `together` are the matches of any term: a message with many common terms may be missing from the best matches of
+    every term.
     """
     scores: dict[Any, dict[int, float]] = {}
     for found in matches:
@@ -289,8 +290,8 @@ class Scan:
         if not self._filters.selects:
             questions = [n for n in matching if is_question(messages[n])]
             self._questions.setdefault(conversation, {}).update((numbers[n], 1.0) for n in questions)
-            # The message after the last one is the first one of another call. If the times of messages are not in the
-            # order of their sequences, the one after a question can be anywhere.
+            # The message after the last of these is the first message of another call. If the times of messages are
+            # not in the order of their sequences, the one after a question can be anywhere.
             after = [n for n, number in enumerate(numbers) if not n or numbers[n - 1] + 1 != number]
             kept.update((numbers[n], messages[n]) for n in (*after, *(n + 1 for n in questions)) if n < len(messages))
 
@@ -320,7 +321,7 @@ class Scan:
         return Matches(sum(map(len, scores.values())), scores)
 
     def _authored(self, query: Query, found: Mapping[Term, Matches]) -> Matches:
-        """The messages by writers that the query names, that a word matches; the total is of all by these writers."""
+        """The matching messages by writers that the query names, with the total of all messages by these writers."""
         names = frozenset(query.names)
         scores: dict[Any, dict[int, float]] = {}
         for writer, written in self._written.items():

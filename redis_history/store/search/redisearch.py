@@ -50,7 +50,7 @@ _SCORER: Final = b"DISMAX"
 _SCORER_OF_MANY: Final = b"BM25STD"
 #: A value of the field of roles, for messages that end in a question mark.
 _QUESTION: Final = b"?"
-#: Before a word of a writer's name, so that it is no participant's id: `tag` makes no value that begins like this.
+#: The prefix of a word of a writer's name, which sets it apart from ids: `tag` never makes a value with this prefix.
 _NAMED: Final = b"%:"
 #: The end of each command. No timeout: after it the server returns a part of the results, and over RESP2 it does not
 #: say so.
@@ -133,9 +133,9 @@ def search_commands(
     vector: bytes | None = None,
     near: int = DEPTH,
 ) -> list[tuple[str, list[bytes]]]:
-    """FT.SEARCH commands, each with what it finds; none for a query without terms and vector. The filters must let
-    something pass. `scope` has the ids of conversations, at least one, or is NAMESPACE. With a `depth` of 0 they only
-    count the matches of the terms.
+    """FT.SEARCH commands, each with the terms it finds, or an empty list for a query without terms and vector. The
+    filters must let something pass. `scope` has the ids of conversations, at least one, or is NAMESPACE. With a
+    `depth` of 0 they only count the matches of the terms.
 
     - "term": the best `depth` messages of each term, in order;
     - "together": the best for any of the words, if there are several;

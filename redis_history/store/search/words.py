@@ -159,7 +159,7 @@ def forms(word: str, language: str) -> tuple[str, ...]:
 
 
 def check_language(language: str) -> str:
-    """Raises ConfigurationError unless it is in LANGUAGES or "none"."""
+    """Return `language`. Raises ConfigurationError unless it is in LANGUAGES or "none"."""
     check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
     return language
 

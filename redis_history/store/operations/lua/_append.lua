@@ -66,8 +66,8 @@ local function repeated_messages()
   if stored and #stored == 0 then stored = nil end
   local mine = owned > 0
   if mine and asks or (conflict or owned < count) and (mine or asks or not epoch or sent > now) then
-    -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
-    -- edited back.
+    -- An earlier copy may have been executed, and its messages were removed or replaced since, or edited and edited
+    -- back.
     use_journal()
     use_places()
     seen = look(updated, journal)
@@ -96,7 +96,7 @@ local function repeated_messages()
   end
   if conflict then return ended({'conflict', conflict}) end
   if stored and #stored == count then
-    -- Nothing to write. The precondition holds if it held when these messages were stored.
+    -- All messages are stored already. The precondition holds if it held when these messages were stored.
     if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
       local outcome = {'stored', {revision, 0, 0}, stored}
       if not mine then return ended(outcome) end
@@ -109,7 +109,7 @@ local function repeated_messages()
   end
 end
 
--- The reply to a call that has nothing to write; nil for others.
+-- The reply to a call without anything to write; nil for others.
 local function settled()
   if not replace then return repeated_messages() end
   use_journal()

@@ -9,8 +9,8 @@
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
 -- by its absence, and a command on it may fail in the middle of the script. So in a cluster a script first reads the state,
--- and if it needs a key that is not declared, it writes nothing and returns {'keys', name, ...}. The caller then sends the same
--- call with these keys, too; the server answers TRYAGAIN until all of them are on one node.
+-- and if it needs a key that is not declared, it writes nothing and returns {'keys', name, ...}. The caller then
+-- repeats the call with these keys added. The server answers TRYAGAIN until all of them are on one node.
 --
 -- State fields: v layout, e epoch (only if the conversation exists), r revision, x head of the newest log entry, o if another
 -- conversation of this id ended a short while ago: 'log' if its log still existed when this one began, otherwise 10 bytes which
@@ -41,21 +41,21 @@
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
 -- write was acknowledged. So each call has its token and the time when it was first sent. The journal of the conversation
 -- keeps, for one to two LIFETIMEs, the outcome of every call that removed or replaced something or was refused, and the
--- former positions of removed messages. Such a call reads the journal first. An append is recognised by the ids it stored;
--- it reads the journal only if that was written since the append was first sent. A copy that is older than the journal is
--- refused ('late'), because the server cannot tell any more whether the call was executed.
+-- former positions of removed messages. Such a call reads the journal first. An append is recognized by the ids it
+-- stored; it reads the journal only if that was written since the append was first sent. A copy that is older than the
+-- journal is refused ('late'), because the server cannot tell any more whether the call was executed.
 --
 -- The journal is in the state, so that no script needs a key that may not be there:
 --   'J<token>'          the outcome of a call (cmsgpack)
 --   ';<digest><mark>'   the place of a removed or replaced message, for each call that appended it
---   'j<number>'         a queue of what was written, from which old entries are removed: the time (7 bytes), the token, and the
---                       digest and mark of each place (15 bytes)
+--   'j<number>'         a queue of the writes, from which old entries are removed: the time (7 bytes), the token, and
+--                       the digest and mark of each place (15 bytes)
 --   g  the time of the last write, the time until which calls cannot be decided because their entries are gone, the first
 --      number in the queue and the one after the last, and the time of the first entry
--- When all messages are removed at once, the state is written anew with the journal. That of a deleted conversation is left
--- for two LIFETIMEs.
+-- When one call removes all messages, the state is written anew with the journal. The journal of a deleted conversation
+-- is kept for two LIFETIMEs.
 --
--- A full server refuses the first write of a script, and then nothing was written. Scripts that remove data call free()
+-- A full server refuses the first write of a script, so nothing is written. Scripts that remove data call free()
 -- first: after a write that takes no memory, a full server accepts all later ones.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub
@@ -82,7 +82,7 @@ end
 local function write_log(head, rest)
   if type(rest) == 'table' then rest = cmsgpack.pack(rest) end
   local excess = redis.call('RPUSH', log, head .. rest) - ARGV[4]
-  -- Several entries at once, because each trim wakes the listeners.
+  -- Trim several entries together, because each trim wakes the listeners.
   if excess > 16 and excess > math.min(tonumber(ARGV[4]), 256) then redis.call('LTRIM', log, -ARGV[4], -1) end
 end
 

@@ -1,12 +1,13 @@
 -- The search documents of a conversation: one hash for each message, where the index of the namespace finds it.
--- After _change.lua. What most appends do not need is in _documents.lua.
+-- After _change.lua. Code that most appends do not need is in _documents.lua.
 --
 -- A document is rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>, with a minus before the sequence if it is that
 -- of a summary; of archived messages it has a field 'z'. The generation, a token, is in the state as 'i' and in each document
--- as 'c'. When all messages leave at once a new generation begins with the next document: those of the former
--- are found no more at that moment, and are removed at once if they are few, else little by little (purge.lua).
--- With a time to live they have one of their own, half as long again, so that not every change must renew all of them:
--- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
+-- as 'c'. When one call removes all messages, a new generation begins with the next document. The documents of the
+-- former generation are no longer found, and are removed in the same call if they are few, otherwise in small steps
+-- (purge.lua). With a time to live, documents have a separate one, half as long again, so that not every change must
+-- renew all of them: 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and
+-- what it renews to.
 local attempt, documents_of, document_ends, document
 
 -- Makes these functions; see use_archives.
@@ -28,7 +29,7 @@ local function use_document()
   end
 
   -- Writes the document of one message: `from` and `to` are where its fields and values are in ARGV. All it had before go.
-  -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
+  -- `anew`: this sequence does not have a document yet; `archived`: its message is in an archive.
   function document(prefix, generation, sequence, timestamp, from, to, ends, anew, archived)
     local key = prefix .. sequence
     -- Fields that not every document has. The key stays: a node whose slot is leaving cannot create it again.

@@ -86,8 +86,8 @@ local function use_documents()
   end
 
   -- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
-  -- then its archives, the newest last; what that misses, the next search in the conversation writes anew. Until all have
-  -- got the end of another time to live the turns are longer, and the rest is noted as unfinished work.
+  -- then its archives, the newest last; the next search in the conversation rewrites the documents that this misses.
+  -- Until all have got the end of another time to live the turns are longer, and the rest is noted as unfinished work.
   function renew_documents(generation, now, ttl, changed)
     local known = redis.call('HMGET', state, 'd', 'y', 's')
     local needed = math.floor(now / 1000) + ttl

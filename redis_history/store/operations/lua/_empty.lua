@@ -1,5 +1,5 @@
--- Removes all messages at once, also archived ones: writes the state anew, without their ids, but with the journal. After
--- _archive.lua, _life.lua and _journal.lua.
+-- Removes all messages, including archived ones, in one call: writes the state anew without their ids, but with the
+-- journal. After _archive.lua, _life.lua and _journal.lua.
 local LOOKED_AT = 1000 -- messages, or entries of the journal
 
 -- Keeps the positions of those messages that a late append may ask for, before all leave. If they are not found in a short time,

@@ -98,15 +98,15 @@ local function use_journal()
       seen.forgotten = math.max(seen.forgotten, seen.oldest)
       seen.first, removed = seen.first + 1, removed + #gone
       if seen.first < seen.following then
-        -- There is none if the server was killed and brought a half of a change back (docs/operations.md).
+        -- The entry is missing if the server was killed and restored only half of a change (docs/operations.md).
         local entry = redis.call('HGET', state, entry_of(seen.first))
         seen.oldest = entry and struct.unpack('>i7', entry) or seen.oldest
       end
     end
   end
 
-  -- Ends the work on the journal: adds what is noted to the queue, and `outcome`, if it is not nil, for later copies.
-  -- `exists`: the conversation exists. Returns the outcome.
+  -- Ends the work on the journal: adds the noted places to the queue, and `outcome`, if it is not nil, for later
+  -- copies. `exists`: the conversation exists. Returns the outcome.
   function concluded(seen, exists, outcome)
     forget_old(seen)
     local hset, at = {}, 1

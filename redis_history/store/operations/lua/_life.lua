@@ -16,7 +16,8 @@ local function live(ttl, now, before, generation, archived)
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
   end
-  -- A list lives as long as the longest-lived of its conversations, and as copies of their calls may come (see look).
+  -- A list lives as long as the longest-lived of its conversations, and as delayed retries of their calls may arrive
+  -- (see look).
   local lasts = math.max(tonumber(ttl), 2 * LIFETIME / 1000)
   local lists = lists_of(owners())
   lists[#lists + 1] = registry
@@ -94,7 +95,7 @@ local function pack_place(timestamp, mark, sequence, revision)
   return pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. pack_number(revision)
 end
 
--- Removes what a former conversation of this id left, and notes in field o that there was one.
+-- Removes the leftovers of a former conversation of this id, and notes its existence in field o.
 local function begin(seen)
   redis.call('PERSIST', state) -- a run, for example, or the journal of a former life may be older than the conversation
   redis.call('UNLINK', messages)

@@ -39,8 +39,8 @@ local function use_replies()
   end
 
   -- For scripts that read: the content from byte `from` on, and its size, 0 if it has fewer bytes. While a slot of a cluster
-  -- moves, only a declared key that is absent has no content; in a cluster, one that is not declared is added to `missing` (see
-  -- _change.lua, "Extra keys").
+  -- moves, only a declared key that is absent counts as empty; in a cluster, one that is not declared is added to
+  -- `missing` (see _change.lua, "Extra keys").
   function read_content(state, token, from, missing)
     local key, declared, before = content_of_reply(state, token), not missing, math.max(from - 1, 0)
     for _, name in ipairs(KEYS) do declared = declared or name == key end

@@ -22,7 +22,7 @@ local function trim(excess, generation, most)
   local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- read so far, from the oldest on
   -- By the index of a group's first message: the number of its messages, and of its calls that may still get a result.
   local parent, size, waiting, pinned = {}, {}, {}, {} -- also whether one of its messages is pinned
-  -- Calls: the message, the agent, whether there is a result, whether none can come any more.
+  -- Calls: the message, the agent, whether it has a result, and whether a result can no longer come.
   local calls, at_of, agents, answered, closed = 0, {}, {}, {}, {}
   local unanswered, below = {}, {} -- the latest call with an id, and the one before
   local own, own_below = {}, {} -- the same for an id and an agent
