@@ -1,1 +1,4 @@
-"""The asynchronous side. scripts/unasync generates the synchronous side from it."""
+"""The asynchronous side. scripts/unasync generates the synchronous side from it.
+
+Histories in a store, captures and compressors.
+"""
