@@ -412,7 +412,7 @@ async def test_clients_have_all_that_the_formats_carry(web: Any, redis: RealServ
         one.pop("error", None)  # no event has it
     assert messages == stored
     assert [(one["role"], len(one.get("toolCalls", ()))) for one in stored] == [
-        ("user", 0), ("reasoning", 0), ("assistant", 7), *[("tool", 0)] * 3, ("assistant", 0),
+        ("user", 0), ("reasoning", 0), ("assistant", 7), *[("tool", 0)] * 4, ("assistant", 0),  # one denied
     ]  # fmt: skip
 
 
