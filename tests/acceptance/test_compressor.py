@@ -112,6 +112,8 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(own_server: Star
         before = store.get("c")
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--lease", "500ms")
         worker.until("held")
+        # A renewal that had begun in time may still renew the lease, so the worker stops between two of them.
+        wait_until(lambda: 350 < lease_of(client)[5] - 1000 * time.time() < 430, "a moment between two renewals")
         worker.process.send_signal(signal.SIGSTOP)
         wait_until(lambda: lease_of(client)[5] <= 1000 * time.time(), "the lease to expire")
         worker.go()  # its summary is there as soon as it goes on
