@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.values import Message, Position
 from redis_history.values._validation import check_integer
+from redis_history.values.beside import Content, split
 from redis_history.values.pairs import marks
 from redis_history.values.sizes import count_characters, estimate_tokens
 from redis_history.values.times import to_microseconds
-from redis_history.values.wire import COMPRESSED, FREE_FORM, compress_body, encode, placed
+from redis_history.values.wire import BESIDE, COMPRESSED, FREE_FORM, compress_body, encode, placed
 
 #: "run": one agent works on the conversation. "compressor": one compressor works on it. They do not exclude each other.
 LeaseKind = Literal["run", "compressor"]
@@ -91,20 +92,37 @@ class Entry(Struct, frozen=True):
         tools = marks(message) if flags & FREE_FORM else b""
         return cls(message, body, flags, timestamp, characters, estimate_tokens(characters), tools)
 
-    def packed(self, *, zstd: bool) -> tuple[int, bytes]:
-        """Its flags and its body, compressed if the store does that and it becomes smaller."""
-        if zstd and (smaller := compress_body(self.body)) is not None:
-            return self.flags | COMPRESSED, smaller
-        return self.flags, self.body
-
-    def for_script(self, *, zstd: bool) -> tuple[bytes, bytes]:
-        """Characters, flags, header byte and tool marks; then the rest of the body."""
-        flags, body = self.packed(zstd=zstd)
-        return self.characters.to_bytes(3, "big") + bytes((flags, body[0])) + self.tools, body[1:]
+    def packed(self, *, zstd: bool) -> Packed:
+        """Its stored form, compressed if the store does that and it becomes smaller."""
+        body, table, contents = split(self.body)
+        flags = self.flags | BESIDE if contents else self.flags
+        if zstd and (smaller := compress_body(body, table)) is not None:
+            return Packed(self, flags | COMPRESSED, smaller, contents)
+        return Packed(self, flags, body + table if table else body, contents)
 
     def placed(self, position: Position) -> Message:
         """The message at this position."""
         return placed(self.message, position.sequence, position.timestamp)
+
+
+class Packed(NamedTuple):
+    """The stored form of an entry: its flags, its body without its large contents, and these."""
+
+    entry: Entry
+    flags: int
+    body: bytes
+    contents: list[Content]
+
+    @property
+    def head(self) -> bytes:
+        """What a script takes before `rest`: characters, flags, header byte and tool marks."""
+        entry = self.entry
+        return entry.characters.to_bytes(3, "big") + bytes((self.flags, self.body[0])) + entry.tools
+
+    @property
+    def rest(self) -> bytes:
+        """The rest of the body."""
+        return self.body[1:]
 
 
 class Appended(Struct, frozen=True):

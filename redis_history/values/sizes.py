@@ -15,6 +15,7 @@ import orjson
 
 from redis_history.errors import ConfigurationError
 from redis_history.values import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from redis_history.values.beside import PartialMessage
 from redis_history.values.contents import MIN_BASE64, Media, is_plain, is_readable, readable, readable_text
 from redis_history.values.pairing import PAIR
 
@@ -58,10 +59,12 @@ class _Size(NamedTuple):
 def count_characters(message: Message) -> int:
     """The characters that a model reads: text, reasoning, tool names, inputs and results, opaque parts, attachment
     names; and four for each token of images, audio and files (`MEDIA_TOKENS`)."""
+    if type(message) is PartialMessage:
+        return int.from_bytes(message.stored[4:7], "big")  # as it was counted whole
     if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart:
         text = only.text
         if (len(text) < MIN_BASE64 and text[:5] != "data:") or is_readable(text):  # most messages
-            return len(text)
+            return min(len(text), MAX_CHARACTERS)
     size = _size(message)
     return min(sum(map(len, size.texts)) + CHARACTERS_PER_TOKEN * size.media_tokens, MAX_CHARACTERS)
 
@@ -74,7 +77,7 @@ def estimate_tokens(characters: int) -> int:
 def message_tokens(message: Message, counter: TokenCounter | None = None) -> int:
     """Tokens of a message: those of its texts, which `counter` gets joined by newlines, and `MEDIA_TOKENS` of images,
     audio and files. Without a counter, the same is estimated from its characters."""
-    if counter is None:
+    if counter is None or type(message) is PartialMessage:
         return estimate_tokens(count_characters(message))
     size = _size(message)
     return text_tokens("\n".join(filter(None, size.texts)), counter) + size.media_tokens

@@ -18,8 +18,16 @@ from typing import Any, Final, get_args
 import msgspec
 
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
-from redis_history.values import _zstd
-from redis_history.values._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
+from redis_history.values import _zstd, beside
+from redis_history.values._caps import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    MAX_MESSAGE_BYTES,
+    MAX_REST_BYTES,
+    check_caps,
+    check_values,
+)
+from redis_history.values.beside import PartialMessage
 from redis_history.values.ids import MAX_ID_BYTES
 from redis_history.values.message import Message, Participant, Role
 from redis_history.values.notes import without_stale_notes
@@ -32,10 +40,11 @@ DIGEST_BYTES: Final = 16
 #: Sequence (4 bytes), characters (3) and flags (1), big-endian. Scripts write and read it.
 PREFIX_BYTES: Final = 8
 #: Flags of a member: it has free-form values, which are checked before they are decoded; its body is compressed; it is
-#: a reply that is being written, whose content is elsewhere.
+#: a reply that is being written, whose content is elsewhere; its large contents are elsewhere (`values.beside`).
 FREE_FORM: Final = 1
 COMPRESSED: Final = 2
 STREAMING: Final = 4
+BESIDE: Final = 8
 
 #: A body is compressed if it has more bytes than this after the id. Transcripts of Claude Code take 1.18 times the
 #: bytes of their JSON at 1,000, 0.98 at 400, and 0.96 at 200.
@@ -82,6 +91,11 @@ def encode(message: Message) -> tuple[bytes, int]:
     Raises InvalidMessageError for values that cannot be stored, MessageTooLargeError over the caps.
     """
     if type(message) is not Message:
+        if isinstance(message, PartialMessage):
+            raise InvalidMessageError(
+                f"message {message.id[:64]!r} was read without its large contents, which a write would remove; read it "
+                "with get_message, or with contents=True"
+            )
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     try:
         row = _plain_row(message)
@@ -119,6 +133,11 @@ def _checked_body(message: Message) -> tuple[bytes, int]:
         raise MessageTooLargeError(
             f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
             "keep large content elsewhere and attach a reference"
+        )
+    if len(body) > MAX_REST_BYTES and (size := sum(map(len, beside.split(body)[:2]))) > MAX_REST_BYTES:
+        raise MessageTooLargeError(
+            f"message {message.id[:64]!r} takes {size:,} bytes without its values of {beside.LARGE_BYTES:,} bytes or "
+            f"more, the cap is {MAX_REST_BYTES:,}; keep large content elsewhere and attach a reference"
         )
     if flags or len(body) > MAX_ITEMS:
         try:
@@ -178,18 +197,19 @@ def body_digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
-def compress_body(body: bytes) -> bytes | None:
+def compress_body(body: bytes, table: bytes = b"") -> bytes | None:
     """The body of a member with the flag COMPRESSED; None if that is not smaller. Raises MissingExtraError.
 
     All after the id becomes one frame of zstd, behind a digest, by which scripts compare it: releases of zstd write
-    different frames.
+    different frames. The `table` of large contents follows as it is, because scripts read it.
     """
     end = _after_id(body, 1)
     rest = body[end:]
     if len(rest) <= _MIN_COMPRESSED:
         return None
-    frame = hashlib.sha1(rest, usedforsecurity=False).digest()[:_DIGEST_OF_REST] + _zstd.compress(rest)
-    return body[:end] + frame if len(frame) < len(rest) else None
+    digest = hashlib.sha1(rest + table, usedforsecurity=False).digest()
+    frame = digest[:_DIGEST_OF_REST] + _zstd.compress(rest)
+    return body[:end] + frame + table if len(frame) < len(rest) else None
 
 
 def _after_id(data: bytes, at: int) -> int:
@@ -215,10 +235,13 @@ def encode_member(sequence: int, characters: int, flags: int, timestamp: int, bo
 
 
 def body_of(member: bytes) -> bytes:
-    """The body in a member, uncompressed. Raises CorruptDataError, MissingExtraError."""
+    """The body in a member, uncompressed, with the table of its large contents. Raises CorruptDataError,
+    MissingExtraError."""
     try:
-        array = _uncompressed(member)
-        return array[:1] + array[_id_at(array) :]
+        array, table = _uncompressed(member), b""
+        if member[PREFIX_BYTES - 1] & BESIDE:
+            table = member[-beside.table_bytes(member) :]
+        return array[:1] + array[_id_at(array) :] + table
     except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 
@@ -235,14 +258,35 @@ def placed(message: Message, sequence: int, timestamp: int) -> Message:
     return message
 
 
+def digest_of(message: Message) -> bytes:
+    """The digest of the stored form of a message, which may be without its large contents. Raises as `encode`."""
+    if isinstance(message, PartialMessage):
+        return body_digest(body_of(message.stored))
+    return body_digest(b"".join(beside.split(encode_body(message))[:2]))
+
+
+def whole(message: PartialMessage, values: Sequence[bytes | None]) -> Message:
+    """The message with its large contents, in the order of `beside.references_in`. Raises CorruptDataError,
+    MissingExtraError."""
+    member = message.stored
+    try:
+        array = _uncompressed(member)
+        array = beside.joined(array, _id_at(array), beside.references_in(member), values)
+        check_caps(array)
+        return _decode(array)
+    except _ERRORS as error:
+        raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
+
+
 def decode_member(member: bytes) -> Message:
-    """The message in a member, with its position.
+    """The message in a member, with its position; a PartialMessage if it has large contents.
 
     Raises CorruptDataError for anything this package did not write, MissingExtraError for a compressed message without
     a library of zstd.
     """
     try:
-        return _decode(_checked(member))
+        message = _decode(_checked(member))
+        return beside.partial(message, member) if member[PREFIX_BYTES - 1] & BESIDE else message
     except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 
@@ -255,9 +299,16 @@ def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[Corrup
         some = members[start : start + _CHUNK]
         try:
             data = b"".join(map(_array, some))
-            if any(map(_flags, some)) or len(data) > MAX_ITEMS:
+            flags = max(map(_flags, some))
+            if flags or len(data) > MAX_ITEMS:
                 data = b"".join(map(_checked, some))
-            messages += _decode_list(b"\xdc" + len(some).to_bytes(2, "big") + data)
+            found = _decode_list(b"\xdc" + len(some).to_bytes(2, "big") + data)
+            if flags >= BESIDE:
+                found = [
+                    beside.partial(one, member) if _flags(member) & BESIDE else one
+                    for one, member in zip(found, some, strict=True)
+                ]
+            messages += found
         except _ERRORS:
             for member in some:
                 try:
@@ -270,9 +321,11 @@ def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[Corrup
 def has_live(members: Sequence[bytes]) -> bool:
     """Whether a reply among them is being written."""
     try:
-        return max(map(_flags, members), default=0) >= STREAMING
+        if max(map(_flags, members), default=0) < STREAMING:
+            return False
     except IndexError:  # a damaged one
-        return any(len(member) >= PREFIX_BYTES and _flags(member) >= STREAMING for member in members)
+        pass
+    return any(len(member) >= PREFIX_BYTES and _flags(member) & STREAMING for member in members)
 
 
 def _checked(member: bytes) -> bytes:
@@ -291,8 +344,10 @@ def _checked(member: bytes) -> bytes:
 def _uncompressed(member: bytes) -> bytes:
     flags = member[PREFIX_BYTES - 1]
     array = member[PREFIX_BYTES:]
-    if flags & ~(FREE_FORM | COMPRESSED | STREAMING):
+    if flags & ~(FREE_FORM | COMPRESSED | STREAMING | BESIDE):
         raise CorruptDataError(f"its flags {flags:#x} are of a newer version")
+    if flags & BESIDE:
+        array = array[: -beside.table_bytes(member)]
     if flags & COMPRESSED:
         end = _after_id(array, _id_at(array))
         array = array[:end] + _zstd.decompress(array[end + _DIGEST_OF_REST :], MAX_MESSAGE_BYTES)

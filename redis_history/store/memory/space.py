@@ -229,8 +229,9 @@ class ConversationState:
     def head(self) -> Cursor:
         return Cursor(self.epoch, self.revision, self.token)
 
-    def message(self, message_id: str) -> Message:
-        message = decode_member(self.member_of(message_id))
+    def message(self, message_id: str, contents: bool = True) -> Message:
+        """A message, with or without its large contents."""
+        message = decode_member(self.member_of(message_id, contents))
         if message.status != "streaming":
             return message
         return grown(message, read_records(bytes(self.replies[self.reply_token(message_id) or ""].content)))
@@ -239,10 +240,11 @@ class ConversationState:
         """The token of a streaming reply; None for other messages."""
         return next((token for token, reply in self.replies.items() if reply.message_id == message_id), None)
 
-    def member_of(self, message_id: str) -> bytes:
+    def member_of(self, message_id: str, contents: bool = True) -> bytes:
         stored = self.stored[message_id]
         entry, (timestamp, sequence) = stored.entry, stored.position
-        return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
+        flags, body = (entry.flags, entry.body) if contents else entry.packed(zstd=False)[1:3]
+        return encode_member(sequence, entry.characters, flags, timestamp, body)
 
     def reference(self, message_id: str) -> tuple[str, int]:
         """The id and the sequence of a message. A message that is removed and added again has another sequence."""

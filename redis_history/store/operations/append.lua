@@ -13,6 +13,7 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
+-- or {'contents'} if a large content is missing, so the caller must write it again;
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
@@ -45,12 +46,19 @@ end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
+local large = false
 local unusual = replace or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
+if #KEYS > 4 then -- large contents, or keys that an earlier copy has asked for
+  for i = 1, count do
+    if byte(ARGV[FIRST + (i - 1) * WIDTH + 1], 4) >= 8 then large = true end
+  end
+  unusual = unusual or large
+end
 local searched = #ARGV >= FIRST + WIDTH * count
-local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
+local begins = count > 0 and byte(ARGV[FIRST + 1], 4) % 8 >= 4 -- a streaming reply
 if unusual or begins then
 -- include _member _live _archive
 end
@@ -63,7 +71,7 @@ end
 local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
--- include _documents _life _journal _locate _archived _empty _trim _append
+-- include _contents _documents _life _journal _locate _archived _empty _trim _append
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
@@ -77,12 +85,29 @@ local needed
 if excess or replace or lives or ARGV[6] ~= '' then
   use_archives()
   local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
-  needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
+  needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~'), excess or replace))
 elseif owners then
   needed = lists_of(owners)
 end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
+
+-- The names of the large contents of the messages to add, by id.
+local linked = {}
+if large then
+  use_contents()
+  for i = 1, count do
+    local at = FIRST + (i - 1) * WIDTH
+    if not known[FIELDS + i] and byte(ARGV[at + 1], 4) >= 8 then
+      use_places()
+      local id, names = id_at(ARGV[at + 2], 1), nil
+      names = contents.of(id, ARGV[at + 2])
+      if contents.lacks(state, names) then return {'contents'} end
+      for _, name in ipairs(names) do contents.kept[name] = true end
+      linked[#linked + 1] = {id, names}
+    end
+  end
+end
 
 local stamp = now
 if known[4] and stamp <= known[4] + 0 then stamp = known[4] + 1 end
@@ -185,6 +210,7 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
+for _, one in ipairs(linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)

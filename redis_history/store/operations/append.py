@@ -22,7 +22,9 @@ from redis_history.store.search.redisearch import document
 from redis_history.store.search.text import chunk_length
 from redis_history.store.writes import ANY, Appended, Entry, Precondition
 from redis_history.values import Message, Role
+from redis_history.values._caps import MAX_MESSAGE_BYTES
 from redis_history.values._validation import check_list, refuse
+from redis_history.values.beside import LARGE_BYTES, script_bytes
 from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.wire import STREAMING, encode_body, placed
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
 APPEND: Final = load_script("append", "_change")
 TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
 
-#: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
+#: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md). Bytes without large
+#: contents, which no script gets, and with them.
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
+MAX_BATCH_CONTENTS: Final = MAX_MESSAGE_BYTES
 
 #: Search documents written together, and their characters: some 15 ms of the server's time.
 _DOCUMENTS: Final = 500
@@ -57,16 +61,17 @@ class _Adding(Write[T], frozen=True):
         indexed = settings.indexed and not (self.entries and self.entries[0].flags & STREAMING)
         characters = tokens = 0
         rest: list[bytes] = []
-        for entry in self.entries:
+        packed = [entry.packed(zstd=settings.zstd) for entry in self.entries]
+        for entry, form in zip(self.entries, packed, strict=True):
             characters += entry.characters
             tokens += entry.tokens
-            head, body = entry.for_script(zstd=settings.zstd)
+            head = form.head
             if entry.timestamp is None:
                 head += b"\0"
             else:
                 time = b"%d" % entry.timestamp
                 head += b"%b%c" % (time, len(time))
-            rest += (field_of(entry.message.id), head, body)
+            rest += (field_of(entry.message.id), head, form.rest)
         if indexed and (len(self.entries) == 1 or self._chunk_end(0) == len(self.entries)):
             for index in range(len(self.entries)):
                 fields = self._document(index)
@@ -76,7 +81,7 @@ class _Adding(Write[T], frozen=True):
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
-        return self.send(self.script_call(APPEND, settings, args), settings, after, drop=drop)
+        return self.send(self.script_call(APPEND, settings, args, packed=packed), settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:
         if type(reply[0]) is int or reply[0] in (b"stored", b"pending"):
@@ -250,17 +255,18 @@ class Restore(_Adding[int], frozen=True):
 
 
 def batches(messages: Iterable[Message], most: int = MAX_BATCH_MESSAGES) -> Iterator[list[Message]]:
-    """The messages in batches that one atomic change holds: at most `most` messages, and MAX_BATCH_BYTES. Raises
-    InvalidMessageError."""
+    """The messages in batches that one atomic change holds: at most `most` messages, MAX_BATCH_BYTES and
+    MAX_BATCH_CONTENTS. Raises InvalidMessageError."""
     batch: list[Message] = []
-    left = MAX_BATCH_BYTES
+    left, left_whole = MAX_BATCH_BYTES, MAX_BATCH_CONTENTS
     for message in messages:
-        size = len(encode_body(message))
-        if batch and (size > left or len(batch) == most):
+        body = encode_body(message)
+        size = script_bytes(body)
+        if batch and (size > left or len(body) > left_whole or len(batch) == most):
             yield batch
-            batch, left = [], MAX_BATCH_BYTES
+            batch, left, left_whole = [], MAX_BATCH_BYTES, MAX_BATCH_CONTENTS
         batch.append(message)
-        left -= size
+        left, left_whole = left - size, left_whole - len(body)
     if batch:
         yield batch
 
@@ -271,20 +277,22 @@ def _entries_of(messages: Iterable[Message]) -> tuple[tuple[Entry, ...], list[in
     entries: dict[str, Entry] = {}
     indexes: dict[str, int] = {}
     order: list[int] = []
-    size = 0
+    size = size_whole = 0
     for message in messages:
         entry = Entry.of(message)
         known = entries.setdefault(message.id, entry)
         if known is entry:
-            size += len(entry.body)
+            size += script_bytes(entry.body)
+            size_whole += len(entry.body)
         elif known.body != entry.body or known.timestamp != entry.timestamp:
             raise MessageConflictError(
                 f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
             )
         order.append(indexes.setdefault(message.id, len(indexes)))
-        if (len(entries) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(entries) > 1:
+        too_large = size > MAX_BATCH_BYTES or size_whole > MAX_BATCH_CONTENTS
+        if (len(entries) > MAX_BATCH_MESSAGES or too_large) and len(entries) > 1:
             raise BatchTooLargeError(
-                f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
-                "append in several batches"
+                f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes, or "
+                f"{MAX_BATCH_CONTENTS:,} bytes with values of {LARGE_BYTES:,} bytes or more; append in several batches"
             )
     return tuple(entries.values()), order

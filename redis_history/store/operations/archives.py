@@ -15,7 +15,7 @@ from redis_history.store.operations.settings import Settings
 from redis_history.values import Position
 
 ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
-SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", *PLACES)
+SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", "_contents", *PLACES)
 
 #: Blocks of the index that are read together: some 2 ms of the server's time.
 _BLOCKS: Final = 10

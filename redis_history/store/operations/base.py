@@ -15,15 +15,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from redis_history.errors import CorruptDataError, DurabilityError, RedisHistoryError
+from redis_history.errors import BackendRefusedError, CorruptDataError, DurabilityError, RedisHistoryError
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.keys import ConversationKeys, is_list
 from redis_history.store.operations.scripts import Script
 from redis_history.store.operations.settings import Settings
-from redis_history.store.writes import ANY, Precondition, RunFence
+from redis_history.store.writes import ANY, Packed, Precondition, RunFence
 from redis_history.values import Message
+from redis_history.values.beside import packed as pack_content
 from redis_history.values.ids import new_token
 from redis_history.values.wire import decode_member
 
@@ -42,6 +43,10 @@ Steps = Generator[Any, Any, T]
 
 #: The argument of writing scripts for the time when the call was first sent.
 SENT: Final = 6
+#: Milliseconds until a large content that no script has linked expires.
+CONTENT_LASTS_MS: Final = b"60000"
+#: How often a call sends its large contents again, because the server has lost them before its script ran.
+_CONTENTS_SENT: Final = 5
 
 
 class Call(Struct, frozen=True):
@@ -51,7 +56,8 @@ class Call(Struct, frozen=True):
     which node executes it. `sent_at`: for calls that must not run twice, the argument for the time when the call was
     first sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list
     of calls, a permanent error, a redirection and TRYAGAIN are outcomes. `renews`: it keeps a lease or a reply alive,
-    so it must not wait for large reads.
+    so it must not wait for large reads. `contents`: keys and values of large contents (see lua/_contents.lua), which
+    are sent right before.
     """
 
     script: Script | None
@@ -62,6 +68,7 @@ class Call(Struct, frozen=True):
     confirm: Confirmation | None = None
     errors: bool = False
     renews: bool = False
+    contents: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
     def is_urgent(self) -> bool:
@@ -72,6 +79,12 @@ class Call(Struct, frozen=True):
     def key(self) -> bytes:
         """The key that says which node of a cluster has to execute it."""
         return self.keys[0] if self.keys else self.args[1]
+
+    @property
+    def contents_first(self) -> list[list[bytes]]:
+        """The commands that write the contents: if they are not there yet, and for a short time, because only the
+        script makes them stay."""
+        return [[b"SET", key, value, b"NX", b"PX", CONTENT_LASTS_MS] for key, value in self.contents]
 
     def words(self, *, with_source: bool = False, sent: bytes | None = None) -> list[bytes]:
         """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`."""
@@ -186,15 +199,39 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
     see `Settings`."""
     known = lists.get(call.key) if lists else None
     call = replace(call, decode=as_is, keys=(*call.keys, *known) if known else call.keys)
-    reply = yield call
-    while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
+    contents, sent = call.contents, 0
+    while True:
+        reply = yield call
+        own = reply if call.confirm is None else reply[0]
+        if contents and own == [b"contents"]:  # the script has written nothing
+            if sent == _CONTENTS_SENT:
+                raise BackendRefusedError(
+                    "the server does not keep the large contents of a message for the moment that a write takes; is "
+                    "its memory full, with an eviction policy?"
+                )
+            sent += 1
+            call = replace(call, contents=contents)
+            continue
+        missing = _missing_keys(own)
+        if missing is None:
+            return reply
         if lists is not None and (asked := [key for key in missing if is_list(key)]):
             if len(lists) >= _KNOWN_LISTS:
                 lists.clear()
             lists[call.key] = asked
-        call = replace(call, keys=(*call.keys, *missing))
-        reply = yield call
-    return reply
+        call = replace(call, keys=(*call.keys, *missing), contents=())
+
+
+def with_contents(call: Call, keys: ConversationKeys, packed: Iterable[Packed], settings: Settings) -> Call:
+    """The call, with the large contents of the messages that it stores."""
+    contents = tuple(
+        (keys.content(one.entry.message.id, content.digest), pack_content(content, zstd=settings.zstd))
+        for one in packed
+        for content in one.contents
+    )
+    if not contents:
+        return call
+    return replace(call, keys=(*call.keys, *(key for key, _ in contents)), contents=contents)
 
 
 def _missing_keys(reply: Any) -> list[bytes] | None:
@@ -293,12 +330,18 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         return replace(self, precondition=replace(self.precondition, run=run))
 
     def script_call(
-        self, script: Script, settings: Settings, args: Iterable[bytes], decode: Callable[[Any], Any] | None = None
+        self,
+        script: Script,
+        settings: Settings,
+        args: Iterable[bytes],
+        decode: Callable[[Any], Any] | None = None,
+        packed: Iterable[Packed] = (),
     ) -> Call:
-        """The call of its script, with `args` after the header."""
+        """The call of its script, with `args` after the header. `packed`: the messages that it stores."""
         keys = settings.keyspace.conversation(self.conversation_id)
         header = change_header(self.token, settings, keys, self.precondition)
-        return Call(script, keys.writing, [*header, *args], decode or self.decode, SENT)
+        call = Call(script, keys.writing, [*header, *args], decode or self.decode, SENT)
+        return with_contents(call, keys, packed, settings)
 
     def send(
         self,
@@ -314,7 +357,7 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        if after is None and drop is None and not settings.cluster:
+        if after is None and drop is None and not settings.cluster and not call.contents:
             return (yield call)
         reply = yield from with_extra_keys(call, settings.lists)
         own = reply if settings.confirm is None else reply[0]

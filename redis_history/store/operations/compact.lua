@@ -14,7 +14,7 @@
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
 -- did it; {'nothing', revision} if there was nothing to do; {'stale'} if the range must be read again;
--- {'appended'} if new messages must be read;
+-- {'appended'} if new messages must be read; {'contents'} if a large content is missing, so the caller must write it again;
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
@@ -49,6 +49,9 @@ if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'
 if replaced == 0 then return unchanged(seen, known[1], {'nothing', revision}) end
 if ARGV[23] ~= '' and (known[14] or '0') ~= ARGV[23] then return {'appended'} end
 if place then return unchanged(seen, known[1], {'conflict', id}) end
+use_contents()
+local large = math.floor(byte(ARGV[13], 4) / 8) % 2 == 1 and contents.of(id, ARGV[14]) or {}
+if contents.lacks(state, large) then return {'contents'} end
 
 local now = clock()
 revision = revision + 1
@@ -109,6 +112,7 @@ end
 if generation then
   redis.call('HSET', state, 'j', note_move(known[17], revision, record[OF.first], record[OF.last], ttl))
 end
+if #large > 0 then contents.set(state, id, large, now, ttl) end
 announce(revision, now, owners())
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough

@@ -14,9 +14,10 @@ from redis_history.store import refusals
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.base import Call, Steps, Write, as_is, field_of, plain, read, readable
+from redis_history.store.operations.contents import FIND
 from redis_history.store.operations.documents import mark
 from redis_history.store.operations.keys import ConversationKeys
-from redis_history.store.operations.page import FIND, page_of
+from redis_history.store.operations.page import page_of
 from redis_history.store.operations.read_changes import ReadChanges
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
@@ -25,12 +26,13 @@ from redis_history.store.search.redisearch import document
 from redis_history.store.writes import Entry, Precondition
 from redis_history.values import Message, Position
 from redis_history.values._validation import check_list, named, refuse
+from redis_history.values.beside import split
 from redis_history.values.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
 from redis_history.values.filters import check_position
 from redis_history.values.ids import check_conversation_id, check_message_id
 from redis_history.values.ranges import Ranges, good_ends, leaving, stays
 from redis_history.values.sizes import estimate_tokens
-from redis_history.values.wire import body_digest, body_of, characters_of, encode_body
+from redis_history.values.wire import body_of, characters_of, digest_of
 
 COMPACT: Final = load_script("compact", *WRITING, *PLACES)
 
@@ -102,7 +104,7 @@ class Compact(Write[Compacted], frozen=True):
             for message in seen:
                 if not isinstance(message, Message):
                     refuse(message, "an item of seen", "a Message", InvalidInputError)
-            digests = tuple((one.id, body_digest(encode_body(one))) for one in leaving(seen))
+            digests = tuple((one.id, digest_of(one)) for one in leaving(seen))
         condition = Precondition.of(expected_revision)
         return cls(conversation_id, through, Entry.of(summary), digests, precondition=condition)
 
@@ -129,7 +131,7 @@ class Compact(Write[Compacted], frozen=True):
         if place is not None and compaction is not None and self.precondition.held_at(int(compaction)):
             args = [own, entry.message.id.encode()]
             [member] = yield [Call(FIND, (keys.state, keys.messages), args, as_is)]
-            if member is not None and body_of(member) == entry.body:
+            if member is not None and body_of(member) == b"".join(split(entry.body)[:2]):
                 return found  # done before: the script returns its outcome
         if self.precondition.expected_revision not in (None, found.revision):
             raise refusals.revision_conflict(self.conversation_id, found.revision, self.precondition.expected_revision)
@@ -218,11 +220,13 @@ class Compact(Write[Compacted], frozen=True):
             found.tokens,
             *last,
         )
+        packed = entry.packed(zstd=settings.zstd)
         args = [
             found.epoch,
             b"%d" % found.revision,
             entry.message.id.encode(),
-            *entry.for_script(zstd=settings.zstd),
+            packed.head,
+            packed.rest,
             *(b"%d" % number for number in numbers),
             b"" if found.tail is None else b"%d" % found.tail.sequence,
             _sequences(leaving, found.former),
@@ -233,7 +237,7 @@ class Compact(Write[Compacted], frozen=True):
         indexed = settings.indexed and bool(leaving)
         if indexed:
             args += document(entry.message, self.vectors[0] if self.vectors else b"")
-        call = self.script_call(COMPACT, settings, args)
+        call = self.script_call(COMPACT, settings, args, packed=[packed])
         return self.send(call, settings, partial(_marks, keys) if indexed else None)
 
     def decode(self, reply: list[Any]) -> Compacted | bytes:
@@ -283,7 +287,7 @@ class Compact(Write[Compacted], frozen=True):
         """
         gone = leaving(messages)
         if self.seen is not None:
-            present = {message.id: body_digest(encode_body(message)) for message in gone}
+            present = {message.id: digest_of(message) for message in gone}
             seen = dict(self.seen)
             if present != seen:
                 raise refusals.compaction_conflict(self.conversation_id, _difference(present, seen))

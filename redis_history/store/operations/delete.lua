@@ -85,13 +85,19 @@ if earliest and quoting ~= '' then
   end
 end
 for _, one in ipairs(live_summaries) do leaving[#leaving + 1] = one end
+use_contents()
+if in_cluster() and redis.call('HGET', state, 'b') then
+  for _, one in ipairs(leaving) do contents.declare(state, contents.held(state, one[1]), names) end
+  ask = undeclared(names)
+  if ask then return ask end
+end
 
 local marks, removed = {}, 0
 for i, one in ipairs(leaving) do marks[i] = '^' .. one[1] end
 local summaries = #blocks > 0 and #marks > 0 and redis.call('HMGET', state, unpack(marks)) or {} -- at most 2,000
 local members, gone, ids, their_sequences, places, sequences = {}, {}, {}, {}, {}, {}
 local archived, changed_blocks, count, originals = {}, {}, 0, tonumber(known[10] or 0)
-local replies = {}
+local replies, with_contents = {}, {}
 local characters, tokens = tonumber(known[4] or 0), tonumber(known[5] or 0)
 for i, one in ipairs(leaving) do
   local id, field, place = one[1], one[2], one[3]
@@ -108,6 +114,7 @@ for i, one in ipairs(leaving) do
     their_sequences[#ids] = summaries[i] and 0 or sequence
     places[#places + 1] = {field, place}
     if member and is_live(member) then replies[sequence] = true end
+    if member and contents.has(member) then with_contents[#with_contents + 1] = id end
     local summary = summaries[i]
     if summary then
       gone[#gone + 1] = '^' .. id
@@ -155,6 +162,7 @@ if #former_ids > 0 then
   work = 1
 end
 if next(replies) then forget_replies(state, replies) end
+for _, id in ipairs(with_contents) do contents.set(state, id, {}) end
 note_places(seen, places)
 drop_copy()
 forget_documents(known[7], sequences)

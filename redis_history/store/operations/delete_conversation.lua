@@ -33,6 +33,8 @@ use_replies()
 forget_replies(state)
 redis.call('UNLINK', messages)
 archive_index.forget(state)
+use_contents()
+contents.forget(state)
 drop_copy()
 local staying = {'o', last}
 for _, name in ipairs({'f', 'Z', 'N'}) do -- for late copies of calls that took a lease (run.lua), and for forks (forks.lua)

@@ -23,6 +23,8 @@ if compaction then
       names[#names + 1] = name
     end
   end
+  use_contents()
+  if in_cluster() and redis.call('HGET', state, 'b') then contents.declare(state, contents.held(state, id), names) end
   local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end
@@ -100,7 +102,10 @@ if larger then
   redis.call('PERSIST', messages)
 end
 if larger ~= archive then redis.call('UNLINK', archive) end
-if member then redis.call('ZREM', messages, member) end
+if member then
+  redis.call('ZREM', messages, member)
+  if contents.has(member) then contents.set(state, id, {}) end
+end
 table.remove(archive_index.records(state, block), index)
 block.count = block.count - 1
 local rest = #archive_index.blocks(state) > 1 or block.count > 0

@@ -12,6 +12,7 @@ from redis_history.store.memory.space import Space
 from redis_history.store.operations.archives import scrub
 from redis_history.store.operations.base import Call, Steps, Upkeep, Write, as_is, field_of, once, plain, readable
 from redis_history.store.operations.compact import position_of
+from redis_history.store.operations.contents import with_content
 from redis_history.store.operations.documents import mark, write_documents
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.page import page_of
@@ -92,6 +93,7 @@ class Expand(Write[Expanded | None], frozen=True):
         at = position_of(place)
         [members] = yield [page_of(keys, 1, newest=False, after=at._replace(sequence=at.sequence - 1), before=None)]
         message = readable(members[0]) if members else None
+        message = yield from with_content(self.conversation_id, message, settings)
         if message is None or message.id.encode() != former:
             return
         read_at = epoch.decode(), int(revision)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from redis_history.store.operations.base import Call, OnConversation, Read
+from redis_history.store.operations.base import Call, OnConversation, Read, Steps
+from redis_history.store.operations.contents import with_contents
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.values import Message
@@ -39,6 +40,18 @@ class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
         numbers = [b"%d" % sequence for sequence in self.sequences]
         declared = (keys.state, keys.messages, *map(prefix.__add__, numbers))
         return Call(FETCH, declared, [self.generation, b"%d" % self.around, *numbers], self._decode)
+
+    def completed(self, found: list[Fetched | None], settings: Settings) -> Steps[list[Fetched | None]]:
+        whole = []
+        for one in found:
+            if one is not None:
+                given = [one.message, *one.before, *one.after]
+                message, *others = yield from with_contents(self.conversation_id, given, settings)
+                before, after = others[: len(one.before)], others[len(one.before) :]
+                kept = [other for other in before if other is not None], [other for other in after if other is not None]
+                one = None if message is None else Fetched(message, *kept, one.archived)
+            whole.append(one)
+        return whole
 
     def _decode(self, reply: list[Any]) -> list[Fetched | None]:
         every, errors = decode_members([member for item in reply if item for member in item[0]])

@@ -7,9 +7,12 @@
     rh2:{<namespace>:<bucket>}:<conversation>:a:<token>:<revision>    sorted set: messages replaced by a compaction, the
                                                               token of its change and its revision; of a fork or an
                                                               import that of the draft, and the number of the archive
+    rh2:{<namespace>:<bucket>}:<conversation>:b:<digests>     string: a large content of a message, by the first 24
+                                                              digits of the SHA-1 of its id, and its own digest
     rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:b     set: the names of its large contents
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
@@ -46,6 +49,11 @@ def is_list(key: bytes) -> bool:
     return len(key.rpartition(b":")[2]) == 40
 
 
+def digest_of_id(message_id: str) -> bytes:
+    """The first part of the names of the large contents of a message. Scripts also make it."""
+    return hashlib.sha1(message_id.encode(), usedforsecurity=False).hexdigest()[:24].encode()
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 
@@ -69,6 +77,10 @@ class ConversationKeys(NamedTuple):
     def reply(self, token: str) -> bytes:
         """The content of a streaming reply. Scripts also make this key."""
         return b"%bt:%b" % (self.state[:-1], token.encode())
+
+    def content(self, message_id: str, digest: str) -> bytes:
+        """A large content of a message. Scripts also make this key."""
+        return b"%bb:%b%b" % (self.state[:-1], digest_of_id(message_id), digest.encode())
 
     def run_channel(self, run_id: str) -> bytes:
         """The channel that wakes the holder of a run, or a waiting agent. Scripts also make this name."""

@@ -14,17 +14,18 @@ from msgspec.structs import replace
 
 from redis_history.store.operations.archives import StoredArchive
 from redis_history.store.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain
+from redis_history.store.operations.contents import FIND, with_content, with_contents
 from redis_history.store.operations.keys import ConversationKeys
-from redis_history.store.operations.scripts import PLACES, load_script
+from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Message, Position
+from redis_history.values.beside import PartialMessage
 from redis_history.values.wire import decode_member, decode_members, has_live
 
 if TYPE_CHECKING:
     from redis_history.store.memory.space import ConversationState, Space
 
-FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, asks=True)
 PAGE_SCRIPT: Final = load_script("page", "_member", "_locate")
 PAGE_ARCHIVED: Final = load_script("page_archived", "_declared", "_member", "_archive", "_locate", asks=True)
 
@@ -57,7 +58,7 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
 
     With `archived`, archived messages are included. A summary follows the messages that it replaced, at the position of
     the last of them; a page has both or neither, and so may have more than `limit` messages. With `archive`, only the
-    messages of that archive.
+    messages of that archive. Without `contents`, messages with large contents are PartialMessages.
     """
 
     limit: int
@@ -66,6 +67,7 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
     before: Position | None = None
     archived: bool = False
     archive: StoredArchive | None = None
+    contents: bool = True
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -93,9 +95,19 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
         return structs.replace(merged, live=live)
 
     def completed(self, page: Page, settings: Settings) -> Steps[Page]:
-        """Replies that are being written with their text so far."""
-        if not page.live:
+        """Replies that are being written with their text so far, and messages with their large contents."""
+        if page.live:
+            page = yield from self._with_replies(page, settings)
+        if not self.contents or not any(type(message) is PartialMessage for message in page.messages):
             return page
+        found = yield from with_contents(self.conversation_id, page.messages, settings)
+        kept = [index for index, message in enumerate(found) if message is not None]
+        archived = tuple(page.archived[index] for index in kept) if page.archived else ()
+        gone = len(found) - len(kept)  # counted, because a page with fewer messages is the last one
+        messages = [message for message in found if message is not None]
+        return replace(page, messages=messages, archived=archived, unreadable=page.unreadable + gone)
+
+    def _with_replies(self, page: Page, settings: Settings) -> Steps[Page]:
         indexes = [index for index, message in enumerate(page.messages) if message.status == "streaming"]
         positions = [cast(Position, page.messages[index].position) for index in indexes]
         present = dict(zip(indexes, (yield from refreshed(self.conversation_id, positions, settings)), strict=True))
@@ -120,13 +132,13 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
             first = max(first, last - self.limit)
         else:
             last = min(last, first + self.limit)
-        return Page([conversation.message(message_id) for _, message_id in live[first:last]])
+        return Page([conversation.message(message_id, self.contents) for _, message_id in live[first:last]])
 
     def _apply_to_all(self, conversation: ConversationState) -> Page:
         held = [(position, True, name) for archive in conversation.archives for position, name in archive.held]
         held += [(position, False, name) for position, name in conversation.live]
         found = [
-            (position, archived, conversation.message(name))
+            (position, archived, conversation.message(name, self.contents))
             for position, archived, name in held
             if (self.after is None or self.after < position) and (self.before is None or position < self.before)
         ]
@@ -192,7 +204,7 @@ class FindMessage(OnConversation, Read[Message | None], frozen=True):
 
     def completed(self, message: Message | None, settings: Settings) -> Steps[Message | None]:
         if message is None or message.status != "streaming":
-            return message
+            return (yield from with_content(self.conversation_id, message, settings))
         [found] = yield from refreshed(self.conversation_id, [cast(Position, message.position)], settings)
         return found
 

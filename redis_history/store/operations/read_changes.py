@@ -21,13 +21,25 @@ from redis_history.store.changelog import (
     is_gone,
     recover,
 )
-from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
+from redis_history.store.operations.base import (
+    UNREADABLE,
+    Call,
+    OnConversation,
+    Op,
+    Pause,
+    Steps,
+    as_is,
+    decoded,
+    read,
+    readable,
+)
+from redis_history.store.operations.contents import entries_with_contents, with_contents
 from redis_history.store.operations.page import Page, page_of_members
 from redis_history.store.operations.record import RECORD_KEYS, decode_value
 from redis_history.store.operations.run import bury_run, read_run
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
-from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_content
+from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_text
 from redis_history.values import Message, Position
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
@@ -69,8 +81,14 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         call = Call(HEAD, (keys.state, keys.log, keys.messages), [b"%d" % self.messages], self._decode)
         head: Head
         head, replies = yield from read(call, settings)
-        if not head.newest.live:
-            return head
+        if head.newest.live:
+            head = yield from self._with_replies(head, replies, call, settings)
+        found = yield from with_contents(self.conversation_id, head.newest.messages, settings)
+        return replace(head, newest=replace(head.newest, messages=[one for one in found if one is not None]))
+
+    def _with_replies(
+        self, head: Head, replies: dict[int, tuple[bytes, float]], call: Call, settings: Settings
+    ) -> Steps[Head]:
         joined, pause = judge(self.conversation_id, _joined_head(head, replies), settings)
         if pause:
             yield Pause(pause)
@@ -105,7 +123,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
 
 def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Current]:
     return [
-        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
+        with_text(message, *replies.get(message.sequence or 0, (b"", 0.0)))
         if message.status == "streaming"
         else Current(message)
         for message in head.newest.messages
@@ -123,25 +141,34 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
     run: RunInfo | UnsetType | None = UNSET
 
     def steps(self, settings: Settings) -> Steps[Changes]:
-        changes: Changes = yield from read(self.call(settings), settings)
+        changes = yield from self._read(settings)
         if changes.dead:
             found = yield from read_replies(self.conversation_id, changes.dead, settings)
             judged, _ = judge(self.conversation_id, found, settings)
             if any((yield from end_dead(self.conversation_id, judged, settings))):
-                changes = yield from read(self.call(settings), settings)
+                changes = yield from self._read(settings)
         if changes.dead_run is not None:
             yield from bury_run(self.conversation_id, changes.dead_run, settings)
         return changes
 
+    def _read(self, settings: Settings) -> Steps[Changes]:
+        call = self.call(settings)
+        reply = yield from read(replace(call, decode=as_is), settings)
+        entries = decoded(replace(call, decode=_entries), reply)
+        entries = yield from entries_with_contents(self.conversation_id, entries, settings)
+        changes: Changes = decoded(replace(call, decode=partial(self._decode, settings, entries)), reply)
+        return changes
+
     def call(self, settings: Settings) -> Call:
+        """The call alone reads messages without their large contents."""
         keys = settings.keyspace.conversation(self.conversation_id)
         args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
         for sequence, progress in self.replies.items():
             args += (b"%d" % sequence, b"%d" % progress.size)
-        return Call(CHANGES, (keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
+        return Call(CHANGES, (keys.state, keys.log, keys.messages), args, partial(self._decode, settings, None))
 
-    def _decode(self, settings: Settings, reply: list[Any]) -> Changes:
-        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+    def _decode(self, settings: Settings, entries: list[LogEntry] | None, reply: list[Any]) -> Changes:
+        entries = _entries(reply) if entries is None else entries
         replies = [
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
             for sequence, timestamp, message_id, content, size, lives in reply[6]
@@ -201,10 +228,9 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[list[Event]]:
         call = ReadChanges(self.conversation_id, self.after or ANEW, self.limit).call(settings)
-        return read(replace(call, decode=self._decode), settings)
-
-    def _decode(self, reply: list[Any]) -> list[Event]:
-        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+        reply = yield from read(replace(call, decode=as_is), settings)
+        entries = decoded(replace(call, decode=_entries), reply)
+        entries = yield from entries_with_contents(self.conversation_id, entries, settings)
         return self._events(_cursor(reply), entries, former_of(reply[3]))
 
     def apply(self, space: Space) -> list[Event]:
@@ -237,6 +263,10 @@ class Snapshot(Struct, frozen=True):
 def former_of(field: bytes) -> str:
     """`former` of `recover`, from the field o of the state."""
     return "log" if field == b"log" else field.hex()
+
+
+def _entries(reply: list[Any]) -> list[LogEntry]:
+    return [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
 
 
 def _cursor(reply: list[Any]) -> Cursor:

@@ -7,6 +7,7 @@
 -- Returns how many blocks may have more; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
+use_contents()
 local state, copy, cluster = KEYS[1], KEYS[2], ARGV[1]
 local blocks = archive_index.blocks(state)
 local time, sequence, newest, done = unpack(archive_index.erased or {}) -- at most 4
@@ -24,6 +25,7 @@ for _, record in ipairs(block and archive_index.records(state, block) or {}) do
   if archive_index.is_erased(record) then
     erased[#erased + 1] = record
     names[#names + 1] = archive_of(state, record)
+    contents.declare(state, contents.held(state, record[OF.former]), names)
   end
 end
 local ask = undeclared_keys(names, cluster)
@@ -36,6 +38,7 @@ for _, record in ipairs(erased) do
   local place = redis.call('HGET', state, field) -- of another message, if its id was given to one in the meantime
   if member then
     redis.call('ZREM', key, member)
+    if contents.has(member) then contents.set(state, id, {}) end
     local characters = characters_of(member)
     record[OF.messages] = record[OF.messages] - 1
     record[OF.characters], record[OF.tokens] = record[OF.characters] - characters, record[OF.tokens] - math.ceil(characters / 4)

@@ -35,12 +35,13 @@ from redis_history.store.operations.base import (
     readable,
     with_extra_keys,
 )
+from redis_history.store.operations.contents import with_content
 from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.update import ReplyEnd, UpdateMessage
 from redis_history.store.writes import Entry, Precondition, RunFence
 from redis_history.values import Message, Part, Position, TextPart
-from redis_history.values._caps import MAX_MESSAGE_BYTES
+from redis_history.values._caps import MAX_REST_BYTES
 from redis_history.values._validation import refuse
 from redis_history.values.ids import new_token
 from redis_history.values.replies import LEASE_SECONDS, counts_as_alive, grown, read_records
@@ -126,9 +127,9 @@ def check_size(part: Part, before: int) -> int:
     size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
     if type(part) is TextPart and part.provider_meta is None and part.extra is None:
         size -= _AROUND_TEXT  # it is joined with the text before it
-    if size > MAX_MESSAGE_BYTES - _RESERVE:
+    if size > MAX_REST_BYTES - _RESERVE:
         raise MessageTooLargeError(
-            f"the reply would have more than {MAX_MESSAGE_BYTES:,} bytes; end it, and go on in another message"
+            f"the reply would have more than {MAX_REST_BYTES:,} bytes while it is written; end it, and go on in another message"
         )
     return size
 
@@ -147,7 +148,7 @@ class Current(NamedTuple):
     over: float = 0.0
 
 
-def with_content(message: Message, content: bytes, lives: float) -> Current:
+def with_text(message: Message, content: bytes, lives: float) -> Current:
     """A streaming message with its text so far; `lives`: milliseconds for which its writer counts as alive."""
     try:
         message = grown(message, read_records(content))
@@ -192,14 +193,19 @@ def read_replies(
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
     replies = yield from read(Call(REPLY, (keys.state, keys.messages), args, as_is), settings)
-    return [_current(reply) for reply in replies]
+    found = [_current(reply) for reply in replies]
+    for at, one in enumerate(found):
+        if one is not None:
+            message = yield from with_content(conversation_id, one.message, settings)
+            found[at] = None if message is None else one._replace(message=message)
+    return found
 
 
 def _current(reply: list[Any]) -> Current | None:
     message = readable(reply[0]) if reply else None
     if message is None:
         return None
-    return Current(message) if len(reply) == 1 else with_content(message, reply[1], reply[2])
+    return Current(message) if len(reply) == 1 else with_text(message, reply[1], reply[2])
 
 
 def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Settings) -> Steps[list[bool | None]]:

@@ -6,6 +6,7 @@
 --       14 on: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message (unchanged if it has this content already),
+-- or {'contents'} if a large content is missing, so the caller must write it again;
 -- or {'unknown'} (also archived, or not this reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
@@ -14,6 +15,8 @@ use_replies()
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
 local names = contents_in(archives_due(known[5], known[8]), known[12])
+use_contents()
+if in_cluster() and redis.call('HGET', state, 'b') then contents.declare(state, contents.held(state, ARGV[11]), names) end
 if place then note_archives(names, place) end
 local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
@@ -61,6 +64,8 @@ if asked == 'reply' or asked == 'settle' then
   end
   if not ends then return unchanged(seen, true, {'unknown'}) end
 end
+local large = math.floor(byte(ARGV[12], 4) / 8) % 2 == 1 and contents.of(id, ARGV[13]) or {}
+if contents.lacks(state, large) then return {'contents'} end
 local timestamp_text = format('%.0f', timestamp)
 local c = old and characters_of(old) or 0
 local new_c = struct.unpack('>I3', ARGV[12])
@@ -75,6 +80,7 @@ drop_copy()
 -- In this order, because a key that is empty for a moment cannot be made again while its slot leaves this node.
 redis.call('ZADD', messages, timestamp_text, member)
 if old and old ~= member then redis.call('ZREM', messages, old) end
+if #large > 0 or old and contents.has(old) then contents.set(state, id, large, now, ARGV[6] ~= '' and ARGV[6] or known[5]) end
 if live_before then forget_replies(state, {[sequence] = true}) end
 if settled then redis.call('HSET', state, '$' .. settled, revision) elseif asked == 'reply' then redis.call('HDEL', state, '$' .. of) end
 local generation, named = known[7], id == known[9] and -sequence or sequence

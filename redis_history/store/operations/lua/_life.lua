@@ -11,10 +11,15 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.pcall('PEXPIREAT', messages, ends) -- a node that a slot is leaving refuses this if the last message has just left
   redis.call('PEXPIREAT', log, ends)
-  local listed = redis.call('HGET', state, '~')
+  local beside = redis.call('HMGET', state, '~', 'b')
+  local listed, contents_end = beside[1], beside[2]
   if listed then -- the content of a reply, which its writer or a reader will need
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
+  end
+  if contents_end and (ttl ~= before or tonumber(contents_end) < math.floor(now / 1000) + ttl) then
+    use_contents()
+    contents.renew(state, now, ttl)
   end
   -- A list lives as long as the longest-lived of its conversations, and as delayed retries of their calls may arrive
   -- (see look).
@@ -47,13 +52,20 @@ local function note_archives(names, place)
   for _, archive in ipairs((archive_index.at(state, timestamp, sequence))) do names[#names + 1] = archive_of(state, archive) end
 end
 
--- The keys of these archives, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
-local function contents_in(archives, streaming)
+-- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
+-- large contents that get a new time to live in this call, if they must be declared; or all of these, if `all`.
+local function contents_in(archives, streaming, all)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
   if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  local known = in_cluster() and redis.call('HMGET', state, 'b', 'l') or {}
+  local ttl = ARGV[6] ~= '' and ARGV[6] or known[2]
+  if known[1] and (all or ttl and (ttl ~= known[2] or tonumber(known[1]) <= math.floor(clock() / 1000) + ttl + 1000)) then
+    use_contents()
+    contents.declare(state, contents.all(state), names)
+  end
   return names
 end
 

@@ -9,7 +9,7 @@ local LEASE = 6000 -- milliseconds; a writer renews its lease every two seconds
 -- Creates these functions; see use_archives.
 local function use_replies()
   function is_live(member)
-    return #member >= SHORTEST and string.byte(member, 8) >= 4
+    return #member >= SHORTEST and string.byte(member, 8) % 8 >= 4
   end
 
   function content_of_reply(state, token)

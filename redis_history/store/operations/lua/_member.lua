@@ -1,6 +1,7 @@
 -- Members of the sorted sets of messages, and the fields of messages in the state.
 --
--- A member is: sequence (uint32), characters (uint24), flags (1 byte: 1 free-form values, 2 compressed, 4 streaming); then a
+-- A member is: sequence (uint32), characters (uint24), flags (1 byte: 1 free-form values, 2 compressed, 4 streaming, 8 with
+-- large contents, see _contents.lua); then a
 -- MessagePack array that begins with its header byte, the sequence as uint32 and the time as a MessagePack timestamp of 64
 -- bits, or of 96 bits before 1970. The header byte and the rest of the array, id first, are the body, which the client makes.
 --

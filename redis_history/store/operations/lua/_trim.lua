@@ -145,9 +145,10 @@ local function trim(excess, generation, most)
     if leaving[first_of(i)] then gone[#gone + 1] = i end
   end
   if #gone == 0 then return {}, {}, {} end
+  use_replies()
   local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
   local characters, tokens, ids, their_sequences, left_places, sequences = 0, 0, {}, {}, {}, {}
-  local replies = {}
+  local replies, with_contents = {}, {}
   for first = 1, #gone, 1000 do
     local zrem, hdel = {}, {}
     for i = first, math.min(first + 999, #gone) do
@@ -157,7 +158,9 @@ local function trim(excess, generation, most)
       ids[#ids + 1] = id
       local sequence = sequence_of(member)
       their_sequences[#ids] = id == counts[4] and 0 or sequence
-      if #member >= SHORTEST and string.byte(member, 8) >= 4 then replies[sequence] = true end
+      if #member >= SHORTEST and string.byte(member, 8) >= 4 then
+        if is_live(member) then replies[sequence] = true else with_contents[#with_contents + 1] = id end
+      end
       if id == counts[4] then -- the messages it replaced stay in the archive
         redis.call('HDEL', state, 's', '^' .. id)
         sequence = -sequence
@@ -172,10 +175,9 @@ local function trim(excess, generation, most)
     redis.call('ZREM', messages, unpack(zrem)) -- at most 1,000
     redis.call('HDEL', state, unpack(hdel)) -- at most 1,000
   end
-  if next(replies) then
-    use_replies()
-    forget_replies(state, replies)
-  end
+  if next(replies) then forget_replies(state, replies) end
+  use_contents()
+  for _, id in ipairs(with_contents) do contents.set(state, id, {}) end
   if generation then forget_documents(generation, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
   return ids, their_sequences, left_places

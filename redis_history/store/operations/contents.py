@@ -1,0 +1,158 @@
+"""Read the large contents of messages, which stand beside them: see `values.beside` and lua/_contents.lua."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis_history.errors import CorruptDataError
+from redis_history.store.changelog import LogEntry
+from redis_history.store.operations.base import Call, Steps, as_is, field_of, plain, read_all, readable
+from redis_history.store.operations.keys import ConversationKeys
+from redis_history.store.operations.scripts import PLACES, load_script
+from redis_history.store.operations.settings import Settings
+from redis_history.values import Message
+from redis_history.values.beside import PartialMessage, Reference, references_in, unpacked
+from redis_history.values.wire import whole
+
+FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, asks=True)
+
+#: Bytes of contents that are read together: some 2 ms of the server's time.
+_READ_BYTES: Final = 4_000_000
+#: Attempts, if a message is changed while its contents are read.
+_TRIES: Final = 5
+#: Bytes of contents after which a read of changes stops, which bounds a subscriber's memory.
+_CHANGES_BYTES: Final = 16_000_000
+
+_logger = logging.getLogger("redis_history")
+
+
+def with_contents(
+    conversation_id: str, messages: Sequence[Message], settings: Settings
+) -> Steps[list[Message | None]]:
+    """The messages, with their large contents. None: it was removed in the meantime. A content that is missing or
+    damaged is replaced by a note, and logged."""
+    found: list[Message | None] = [*messages]
+    keys = settings.keyspace.conversation(conversation_id)
+    waiting = [at for at, message in enumerate(messages) if type(message) is PartialMessage]
+    for left in reversed(range(_TRIES)):
+        if not waiting:
+            break
+        values = yield from _read([_keys_of(keys, found[at]) for at in waiting])
+        doubtful = []
+        for at, given in zip(waiting, values, strict=True):
+            if None in given and left:
+                doubtful.append(at)
+            else:
+                found[at] = _joined(conversation_id, found[at], given)
+        if doubtful:  # its contents have left with it, or were replaced
+            present = yield from _find(keys, [found[at] for at in doubtful], settings)
+            for at, message in zip(doubtful, present, strict=True):
+                before = found[at]
+                found[at] = message
+                if isinstance(message, PartialMessage) and isinstance(before, PartialMessage):
+                    given = values[waiting.index(at)]
+                    if message.stored == before.stored:
+                        found[at] = _joined(conversation_id, message, given)
+        waiting = [at for at in doubtful if type(found[at]) is PartialMessage]
+    return found
+
+
+def with_content(conversation_id: str, message: Message | None, settings: Settings) -> Steps[Message | None]:
+    """The same for one message."""
+    if type(message) is not PartialMessage:
+        return message
+    [found] = yield from with_contents(conversation_id, [message], settings)
+    return found
+
+
+def entries_with_contents(conversation_id: str, entries: list[LogEntry], settings: Settings) -> Steps[list[LogEntry]]:
+    """Entries of the change log, their messages with their large contents. Fewer, if these are many bytes."""
+    if not any(type(message) is PartialMessage for entry in entries for message in entry.messages):
+        return entries
+    size, kept = 0, list[LogEntry]()
+    for entry in entries:
+        own = sum(one.size for message in entry.messages for one in _references(message))
+        if kept and kept[-1].messages and size + own > _CHANGES_BYTES:
+            break
+        size += own
+        kept.append(entry)
+    messages = [message for entry in kept for message in entry.messages]
+    found = iter((yield from with_contents(conversation_id, messages, settings)))
+    whole_entries = []
+    for entry in kept:
+        now = [(message.id, next(found)) for message in entry.messages]
+        gone = tuple(message_id for message_id, one in now if one is None)
+        present = tuple(one for _, one in now if one is not None)
+        whole_entries.append(dataclasses.replace(entry, messages=present, gone_ids=(*entry.gone_ids, *gone)))
+    return whole_entries
+
+
+def _references(message: Message | None) -> list[Reference]:
+    if not isinstance(message, PartialMessage):
+        return []
+    try:
+        return references_in(message.stored)
+    except CorruptDataError:
+        return []
+
+
+def _keys_of(keys: ConversationKeys, message: Message | None) -> list[tuple[bytes, Reference]]:
+    return [(keys.content(message.id, one.digest), one) for one in _references(message) if message is not None]
+
+
+def _joined(conversation_id: str, message: Message | None, values: Sequence[bytes | None]) -> Message | None:
+    if not isinstance(message, PartialMessage):
+        return message
+    if None in values:
+        _logger.error(
+            "message %r of conversation %r lacks a content, which is missing or damaged",
+            message.id[:80],
+            conversation_id[:80],
+        )
+    try:
+        return whole(message, values)
+    except CorruptDataError as error:
+        _logger.error("message %r of conversation %r: %s", message.id[:80], conversation_id[:80], error)
+        return None
+
+
+def _find(keys: ConversationKeys, messages: Sequence[Message | None], settings: Settings) -> Steps[list[Message | None]]:
+    """The messages as they are now."""
+    ids = [message.id for message in messages if message is not None]
+    calls = [Call(FIND, (keys.state, keys.messages), [field_of(one), one.encode()], as_is) for one in ids]
+    members = yield from read_all(calls, settings)
+    return [None if member is None else readable(member) for member in members]
+
+
+def _read(wanted: Sequence[Sequence[tuple[bytes, Reference]]]) -> Steps[list[list[bytes | None]]]:
+    """The contents of each message, checked."""
+    sizes = {key: reference for one in wanted for key, reference in one}
+    stored: dict[bytes, Any] = {}
+    together: list[bytes] = []
+    left = _READ_BYTES
+    for key, reference in sizes.items():
+        if reference.size > _READ_BYTES:
+            stored[key] = yield from _read_long(key)
+            continue
+        if together and reference.size > left:
+            stored |= zip(together, (yield plain(b"MGET", *together)), strict=True)
+            together, left = [], _READ_BYTES
+        together.append(key)
+        left -= reference.size
+    if together:
+        stored |= zip(together, (yield plain(b"MGET", *together)), strict=True)
+    return [[unpacked(stored[key], reference.size, reference.digest) for key, reference in one] for one in wanted]
+
+
+def _read_long(key: bytes) -> Steps[bytes]:
+    """A content in pieces, so that no command takes long."""
+    pieces, start = list[bytes](), 0
+    while True:
+        piece = yield plain(b"GETRANGE", key, b"%d" % start, b"%d" % (start + _READ_BYTES - 1))
+        pieces.append(piece)
+        start += len(piece)
+        if len(piece) < _READ_BYTES:
+            return b"".join(pieces)

@@ -1,0 +1,204 @@
+"""Large contents stand beside the messages.
+
+A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So a text, base64 or bytes
+of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps its
+beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
+where its beginning is (4 bytes, from the id on) and how long (2), its size (4) and its digest (32 hexadecimal digits);
+then their number (2).
+
+The digest is a part of the key, so a content never changes, and it is checked when the content is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from redis_history.errors import CorruptDataError
+from redis_history.values import _zstd
+from redis_history.values.message import Message
+
+#: Values of at least this many bytes stand beside their message. From here on, a script that gets the value costs the
+#: server more than the SET, the MGET and the commands of the script that links it: see docs/operations.md.
+LARGE_BYTES: Final = 32_000
+#: The bytes of a content that its message keeps: enough for a preview, and to see of which kind it is.
+BEGINNING_BYTES: Final = 512
+
+_ENTRY: Final = struct.Struct(">IHI32s")
+_COUNT: Final = struct.Struct(">H")
+#: The first byte of a stored content: it is as it is, or one frame of zstd.
+_PLAIN: Final = b"\0"
+_COMPRESSED: Final = b"\1"
+
+#: Fields of a body, from the id on, that may have large values: parts, metadata, sources, provider_meta and what
+#: follows. The others are read by filters and lists.
+_FIXED_FIELDS: Final = frozenset({0, 1, 3, 4, 7, 9})
+
+_items = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Content(NamedTuple):
+    """A large value of a message: the digest of its bytes, and these."""
+
+    digest: str
+    data: bytes
+
+
+class Reference(NamedTuple):
+    """Where the beginning of a content is, from the id of its message on; the bytes of the beginning and of the
+    content; and the digest."""
+
+    at: int
+    length: int
+    size: int
+    digest: str
+
+
+class PartialMessage(Message, frozen=True, kw_only=True):
+    """A message without its large contents: each text, base64 or bytes of 32,000 bytes or more is cut after the first
+    512. `stored` is its stored form. It cannot be stored again; `get` and `get_message` return it whole."""
+
+    stored: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"PartialMessage(id={self.id!r}, role={self.role!r}, parts={self.parts!r})"
+
+
+def partial(message: Message, stored: bytes) -> PartialMessage:
+    """The message that was decoded from its stored form alone."""
+    fields = {name: getattr(message, name) for name in Message.__struct_fields__}
+    # The constructor of Message would check and convert what the decoder has checked.
+    made: PartialMessage = msgspec.StructMeta.__call__(PartialMessage, **fields, stored=stored)
+    return made
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def split(body: bytes) -> tuple[bytes, bytes, list[Content]]:
+    """A body without its large values, the table that follows it, and these. Most bodies have none."""
+    if len(body) < LARGE_BYTES:
+        return body, b"", []
+    found: list[tuple[int, int, int]] = []  # where a value begins, where its bytes begin, and where it ends
+    at = 1
+    for index, item in enumerate(_items(bytes((body[0] - 2,)) + body[1:])):  # without sequence and time
+        size = len(memoryview(item))
+        if size >= LARGE_BYTES and index not in _FIXED_FIELDS:
+            _find(memoryview(item), at, found)
+        at += size
+    if not found:
+        return body, b"", []
+    pieces, entries, contents = list[bytes](), list[bytes](), dict[str, Content]()
+    end = length = 0  # of the body, and of the pieces so far
+    for begins, inside, ends in found:
+        data = body[inside:ends]
+        beginning = _beginning(body[begins], data)
+        pieces += (body[end:begins], beginning)
+        length += begins - end
+        content = Content(digest_of(data), data)
+        contents[content.digest] = content
+        entries.append(_ENTRY.pack(length - 1, len(beginning), len(data), content.digest.encode()))
+        length += len(beginning)
+        end = ends
+    pieces.append(body[end:])
+    return b"".join(pieces), b"".join(entries) + _COUNT.pack(len(entries)), list(contents.values())
+
+
+def script_bytes(body: bytes) -> int:
+    """The bytes of a body that a script gets, without compression."""
+    return len(body) if len(body) < LARGE_BYTES else sum(map(len, split(body)[:2]))
+
+
+def _find(data: memoryview, at: int, found: list[tuple[int, int, int]]) -> None:
+    """Find the large values in an encoded value that begins at `at` of the body."""
+    head = data[0]
+    if head in (0xDA, 0xDB, 0xC5, 0xC6):
+        begins = 3 if head in (0xDA, 0xC5) else 5
+        if len(data) - begins >= LARGE_BYTES:
+            found.append((at, at + begins, at + len(data)))
+        return
+    values: memoryview | bytes = data
+    if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD):
+        width = 1 if head < 0xA0 else 3 if head == 0xDC else 5
+        is_map = False
+    elif 0x80 <= head < 0x90 or head in (0xDE, 0xDF):  # read as a list of keys and values
+        width = 1 if head < 0x90 else 3 if head == 0xDE else 5
+        count = head & 0x0F if width == 1 else int.from_bytes(data[1:width], "big")
+        values = b"\xdd" + (2 * count).to_bytes(4, "big") + data[width:]
+        is_map = True
+    else:
+        return
+    at += width
+    for index, item in enumerate(_items(values)):
+        inside = memoryview(item)
+        if len(inside) >= LARGE_BYTES and not (is_map and index % 2 == 0):
+            _find(inside, at, found)
+        at += len(inside)
+
+
+def _beginning(head: int, data: bytes) -> bytes:
+    """The encoded beginning of a text, which ends between two characters, or of bytes."""
+    start = data[:BEGINNING_BYTES]
+    return _encode(start if head in (0xC5, 0xC6) else start.decode(errors="ignore"))
+
+
+def table_bytes(data: bytes) -> int:
+    """The bytes of the table at the end of a body or member. Raises CorruptDataError."""
+    size = _COUNT.unpack(data[-_COUNT.size :])[0] * _ENTRY.size + _COUNT.size
+    if len(data) < size:
+        raise CorruptDataError("a message has no whole table of its large contents")
+    return int(size)
+
+
+def references_in(data: bytes) -> list[Reference]:
+    """The large contents of a body or member with the flag BESIDE. Raises CorruptDataError."""
+    found = [
+        Reference(at, length, size, digest.decode("ascii", "replace"))
+        for at, length, size, digest in _ENTRY.iter_unpack(data[-table_bytes(data) : -_COUNT.size])
+    ]
+    return found
+
+
+def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Sequence[bytes | None]) -> bytes:
+    """The whole array of a message. A value that is None is missing or damaged, and a note takes its place. Raises
+    CorruptDataError."""
+    pieces, end = list[bytes](), 0
+    for (at, length, size, _), value in zip(references, values, strict=True):
+        begins = id_at + at
+        if not end <= begins < begins + length <= len(array):
+            raise CorruptDataError("the table of the large contents of a message is damaged")
+        is_bytes = array[begins] in (0xC4, 0xC5, 0xC6)
+        pieces.append(array[end:begins])
+        if value is None:
+            note = f"[a content of {size:,} bytes is missing or damaged]"
+            pieces.append(_encode(note.encode() if is_bytes else note))
+        else:
+            width = 2 if len(value) < 65_536 else 4
+            head = (0xC5 if is_bytes else 0xDA) + (width == 4)
+            pieces += (bytes((head,)) + len(value).to_bytes(width, "big"), value)
+        end = begins + length
+    return b"".join([*pieces, array[end:]])
+
+
+def packed(content: Content, *, zstd: bool) -> bytes:
+    """A content as it is stored, compressed if the store does that and it becomes smaller. Raises MissingExtraError."""
+    if zstd and len(frame := _zstd.compress(content.data)) < len(content.data):
+        return _COMPRESSED + frame
+    return _PLAIN + content.data
+
+
+def unpacked(data: bytes | None, size: int, digest: str) -> bytes | None:
+    """The bytes of a stored content; None if it is missing or damaged. Raises MissingExtraError."""
+    if not data:
+        return None
+    try:
+        value = _zstd.decompress(data[1:], size) if data[:1] == _COMPRESSED else data[1:]
+    except CorruptDataError:
+        return None
+    return value if len(value) == size and digest_of(value) == digest else None
