@@ -32,6 +32,7 @@ from redis_history.store.operations.failures import (
     FullJitter,
     is_transient,
     may_have_arrived,
+    raise_errors,
     raise_first,
     translate,
 )
@@ -462,10 +463,14 @@ class RedisBackend:
         server may just have become a replica."""
         words = call.words(with_source=with_source, sent=sent)
         try:
-            commands = [[b"ASKING"], words] if asking else [words]
+            commands = [*call.contents_first, words] if call.contents else [words]
+            if asking:
+                commands = [one for command in commands for one in ([b"ASKING"], command)]
             confirm = None if call.confirm is None else call.confirm.command
             replies = node.pipeline(commands, writes=call.is_urgent, confirm=confirm)
-            reply, confirmed = replies[int(asking)], replies[-1]
+            reply, confirmed = replies[len(commands) - 1], replies[-1]
+            if call.contents and reply == [b"contents"]:  # if the script has made its change, all contents are there
+                raise_errors(replies[: len(commands) - 1])
             for answer in (reply, confirmed):
                 if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
                     raise answer

@@ -166,6 +166,6 @@ class SweepDocuments(Struct, Op[int | None], frozen=True):
                 generations.setdefault(found[0], []).append((found[1], key))
         for (conversation_id, generation), documents in generations.items():
             sequences = tuple(sequence for sequence, _ in documents)
-            messages = yield from Fetch(conversation_id, generation, sequences).steps(settings)
+            messages = yield from Fetch(conversation_id, generation, sequences, contents=False).steps(settings)
             gone += [key for (_, key), message in zip(documents, messages, strict=True) if message is None]
         return gone

@@ -28,11 +28,13 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
-    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone."""
+    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone. `contents`: as in
+    `ReadPage`."""
 
     generation: bytes
     sequences: tuple[int, ...]
     around: int = 0
+    contents: bool = True
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -42,7 +44,9 @@ class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
         return Call(FETCH, declared, [self.generation, b"%d" % self.around, *numbers], self._decode)
 
     def completed(self, found: list[Fetched | None], settings: Settings) -> Steps[list[Fetched | None]]:
-        whole = []
+        if not self.contents:
+            return found
+        whole: list[Fetched | None] = []
         for one in found:
             if one is not None:
                 given = [one.message, *one.before, *one.after]
