@@ -135,7 +135,8 @@ async def _previews(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -
     for at in range(0, len(conversation_ids), _PREVIEWED):
         reads: list[Any] = []
         for one in conversation_ids[at : at + _PREVIEWED]:
-            reads += ReadConversation(one), ReadPage(one, FIRST_MESSAGES, newest=False), ReadPage(one, 1, newest=True)
+            first = ReadPage(one, FIRST_MESSAGES, newest=False, contents=False)
+            reads += ReadConversation(one), first, replace(first, limit=1, newest=True)
         records = await store.backend.execute(ReadTogether(tuple(reads)))
         for record, first, newest in zip(records[::3], records[1::3], records[2::3], strict=True):
             if record is not None:
@@ -151,7 +152,7 @@ async def conversation(view: LiveView, request: ApiRequest) -> Response:
         raise _unknown_conversation(name)
     first: list[Message] = []
     if not found.title:
-        async for message in view.store.iter(name, batch=FIRST_MESSAGES):
+        async for message in view.store.iter(name, batch=FIRST_MESSAGES, contents=False):
             first.append(message)
             if len(first) == FIRST_MESSAGES:
                 break

@@ -485,7 +485,7 @@ class AsyncCompressor:
 
 async def _oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> datetime | None:
     """The time of the oldest message that may be compressed."""
-    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False)
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents=False)
     while op is not None:
         page = await backend.execute(op)
         for message in page.messages:

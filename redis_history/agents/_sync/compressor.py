@@ -484,7 +484,7 @@ class Compressor:
 
 def _oldest_to_compress(backend: Backend, conversation_id: str) -> datetime | None:
     """The time of the oldest message that may be compressed."""
-    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False)
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents=False)
     while op is not None:
         page = backend.execute(op)
         for message in page.messages:

@@ -13,11 +13,13 @@ from redis_history.store import operations as ops
 from redis_history.store._async._runtime import in_thread, resolve
 from redis_history.store.operations.backend import AsyncBackend
 from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.contents import portions
 from redis_history.store.operations.options import Embedder, Options
 from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
 from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
+from redis_history.values.beside import PartialMessage
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
@@ -43,6 +45,7 @@ class AsyncReading:
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
+        contents: bool = True,
     ) -> list[Message]:
         """Return messages, ascending by timestamp, or an empty list for an unknown conversation.
 
@@ -53,15 +56,19 @@ class AsyncReading:
         several steps, with archived ones more than 500, so they are not of one moment.
 
         With `include_archived`, compacted messages too. Each summary, also a former one, follows the messages that it
-        replaced.
+        replaced. Large contents take one more step; `contents=False` leaves them on the server: a message that has any
+        is then a `PartialMessage`, with the beginning of each.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         page = ARCHIVED_PAGE if include_archived else PAGE
-        first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
-        return await self._run(newest_messages(first, limit, wanted))
+        first = ops.ReadPage(
+            conversation_id, page, True, filters.since, filters.before, include_archived, contents=False
+        )
+        found = await self._run(newest_messages(first, limit, wanted))
+        return await self._with_contents(conversation_id, found) if contents else found
 
     async def iter(
         self,
@@ -74,22 +81,33 @@ class AsyncReading:
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
+        contents: bool = True,
     ) -> AsyncIterator[Message]:
         """Messages one by one, ascending, of a conversation of any length; `batch` of them are read together.
 
-        Messages that are appended during the iteration are included. Filters as in `get`.
+        Messages that are appended during the iteration are included. Filters and `contents` as in `get`.
         """
         check_conversation_id(conversation_id)
         _validation.check_batch(batch, "batch")
         filters = make_filters(roles, participant_ids, scope, since, before)
-        first = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, include_archived)
+        first = ops.ReadPage(
+            conversation_id, batch, False, filters.since, filters.before, include_archived, contents=False
+        )
         op: ops.ReadPage | None = first
         while op is not None:
             page = await self._backend.execute(op)
-            for message in page.messages:
-                if filters.wants(message):
+            found = list(filter(filters.wants, page.messages))
+            for portion in portions(found) if contents else (found,):
+                for message in await self._with_contents(conversation_id, portion) if contents else portion:
                     yield message
             op = next_page(op, page, batch)
+
+    async def _with_contents(self, conversation_id: str, messages: list[Message]) -> list[Message]:
+        """The messages with their large contents, without those that were removed since."""
+        if not any(type(message) is PartialMessage for message in messages):
+            return messages
+        found = await self._backend.execute(ops.ReadContents(conversation_id, tuple(messages)))
+        return [message for message in found if message is not None]
 
     async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""

@@ -192,7 +192,7 @@ class AsyncWriting:
         """
         if ids is None:
             count = 0
-            async for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True):
+            async for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True, contents=False):
                 count += not message.is_summary
             await self.clear(conversation_id)
             return count

@@ -193,7 +193,7 @@ class Writing:
         """
         if ids is None:
             count = 0
-            for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True):
+            for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True, contents=False):
                 count += not message.is_summary
             self.clear(conversation_id)
             return count

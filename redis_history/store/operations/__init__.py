@@ -12,6 +12,7 @@ from redis_history.store.operations.archives import Archive, Layout, ReadLayout,
 from redis_history.store.operations.base import Op, ReadTogether, Write
 from redis_history.store.operations.clear import Clear
 from redis_history.store.operations.compact import Compact, Compacted
+from redis_history.store.operations.contents import ReadContents
 from redis_history.store.operations.delete import DeleteConversation, DeleteMessages, EraseMessages
 from redis_history.store.operations.drafts import DropDraft, Held, NoteFork, Publish, WriteDraft
 from redis_history.store.operations.expand import Expand, Expanded
@@ -67,6 +68,7 @@ __all__ = [
     "Preview",
     "Publish",
     "ReadChanges",
+    "ReadContents",
     "ReadConversation",
     "ReadHead",
     "ReadLayout",

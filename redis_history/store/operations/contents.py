@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from redis_history.errors import CorruptDataError
 from redis_history.store.changelog import LogEntry
-from redis_history.store.operations.base import Call, Steps, as_is, field_of, plain, read_all, readable
+from redis_history.store.operations.base import Call, OnConversation, Op, Steps, as_is, field_of, plain, read_all, readable
+from redis_history.store.memory.space import Space
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
@@ -23,8 +24,8 @@ FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, a
 _READ_BYTES: Final = 4_000_000
 #: Attempts, if a message is changed while its contents are read.
 _TRIES: Final = 5
-#: Bytes of contents after which a read of changes stops, which bounds a subscriber's memory.
-_CHANGES_BYTES: Final = 16_000_000
+#: Bytes of contents after which a read of changes stops, and that other readers hold together, which bounds their memory.
+PORTION_BYTES: Final = 16_000_000
 
 _logger = logging.getLogger("redis_history")
 
@@ -75,7 +76,7 @@ def entries_with_contents(conversation_id: str, entries: list[LogEntry], setting
     size, kept = 0, list[LogEntry]()
     for entry in entries:
         own = sum(one.size for message in entry.messages for one in _references(message))
-        if kept and kept[-1].messages and size + own > _CHANGES_BYTES:
+        if kept and kept[-1].messages and size + own > PORTION_BYTES:
             break
         size += own
         kept.append(entry)
@@ -88,6 +89,42 @@ def entries_with_contents(conversation_id: str, entries: list[LogEntry], setting
         present = tuple(one for _, one in now if one is not None)
         whole_entries.append(dataclasses.replace(entry, messages=present, gone_ids=(*entry.gone_ids, *gone)))
     return whole_entries
+
+
+class ReadContents(OnConversation, Op[list[Message | None]], frozen=True):
+    """The messages, which were read without their large contents, with these; None: it was removed since."""
+
+    messages: tuple[Message, ...]
+
+    def steps(self, settings: Settings) -> Steps[list[Message | None]]:
+        return with_contents(self.conversation_id, self.messages, settings)
+
+    def apply(self, space: Space) -> list[Message | None]:
+        conversation = space.find(self.conversation_id)
+        stored = {} if conversation is None else conversation.stored
+        return [
+            message
+            if type(message) is not PartialMessage
+            else conversation.message(message.id)
+            if conversation is not None and message.id in stored
+            else None
+            for message in self.messages
+        ]
+
+
+def portions(messages: Iterable[Message], most: int = PORTION_BYTES) -> Iterator[list[Message]]:
+    """Messages in portions whose large contents have at most `most` bytes together, or one message."""
+    portion: list[Message] = []
+    size = 0
+    for message in messages:
+        own = sum(one.size for one in _references(message))
+        if portion and own and size + own > most:
+            yield portion
+            portion, size = [], 0
+        portion.append(message)
+        size += own
+    if portion:
+        yield portion
 
 
 def _references(message: Message | None) -> list[Reference]:

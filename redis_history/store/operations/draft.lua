@@ -1,13 +1,14 @@
 -- Adds messages and fields to the draft of a conversation, which publish.lua makes visible, or removes them again. After
--- _declared.lua, _member.lua and _locate.lua.
+-- _declared.lua, _member.lua, _contents.lua and _locate.lua.
 --
--- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive
+-- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive;
+--       then the large contents of the messages that are added or removed, and the names of those of the draft (set)
 -- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
 --       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
 --       then how many fields of the state to set, then these and their values
 --       then for each message to add: which of KEYS, score, member, field of the state and its value
 --
--- Returns 1; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
+-- Returns 1; {'contents'} if a large content is missing, so the caller must write it again; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
 -- this is a late copy of an earlier page; then nothing was written. A repeated page has the same effect.
 local draft, page, lasts, archives, count_removed = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local before = tonumber(redis.call('HGET', draft, 'page') or 0)
@@ -27,6 +28,19 @@ for i = added_at, #ARGV, 5 do
   own[#own + 1], own[#own + 2] = ARGV[i + 1], ARGV[i + 2]
   fields[#fields + 1], fields[#fields + 2] = ARGV[i + 3], ARGV[i + 4]
 end
+-- The large contents of these messages. They live longer than the draft, so that early ones are there when it is published; the
+-- set says which of them to remove if it is dropped.
+local state, names, linked = string.match(draft, '^(.*:)d:') .. 's', {}, {}
+for i = added_at, #ARGV, 5 do
+  if string.byte(ARGV[i + 2], 8) >= 8 then
+    use_places()
+    use_contents()
+    for _, name in ipairs(contents.of(id_of(ARGV[i + 2]), ARGV[i + 2])) do
+      names[#names + 1], linked[name] = name, true
+    end
+  end
+end
+if #names > 0 and contents.lacks(state, names) then return {'contents'} end
 in_slices('HSET', draft, fields)
 for at = 5, fields_at - 1, 4 do
   local key, timestamp, sequence, field = KEYS[tonumber(ARGV[at])], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
@@ -34,8 +48,22 @@ for at = 5, fields_at - 1, 4 do
   if member then
     redis.call('ZREM', key, member)
     redis.call('HDEL', draft, field)
+    if string.byte(member, 8) >= 8 then
+      use_places()
+      use_contents()
+      local gone = {}
+      for _, name in ipairs(contents.of(id_of(member), member)) do
+        if not linked[name] then gone[#gone + 1] = name end
+      end
+      contents.unlink(state, gone)
+      in_slices('SREM', draft .. ':b', gone)
+    end
   end
 end
 for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
-for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, lasts) end
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, string.find(key, ':b:%x+$') and 6 * lasts or lasts) end
+if #names > 0 then
+  in_slices('SADD', draft .. ':b', names)
+  redis.call('PEXPIRE', draft .. ':b', 6 * lasts)
+end
 return 1

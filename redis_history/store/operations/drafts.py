@@ -13,18 +13,29 @@ from msgspec.structs import replace
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.archives import Archive
-from redis_history.store.operations.base import Call, OnConversation, Op, Steps, Write, as_is, field_of, plain
+from redis_history.store.operations.base import (
+    Call,
+    OnConversation,
+    Op,
+    Steps,
+    Write,
+    as_is,
+    field_of,
+    plain,
+    with_contents,
+    with_extra_keys,
+)
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.record import RECORD_KEYS
 from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
-from redis_history.store.writes import Entry
+from redis_history.store.writes import Entry, Packed
 from redis_history.values import Conversation, Position
 from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import to_microseconds
 from redis_history.values.wire import encode_member
 
-DRAFT: Final = load_script("draft", "_declared", "_member", "_locate")
+DRAFT: Final = load_script("draft", "_declared", "_member", "_contents", "_locate")
 DROP: Final = load_script("drop")
 FORKS: Final = load_script("forks")
 PUBLISH: Final = load_script("publish", *WRITING, "_empty")
@@ -79,6 +90,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
 
     `page` counts 1, 2, 3 … A repeated page has the same effect. False if the draft was dropped, or if earlier pages
     are lost because the draft was not continued for minutes or the server lost it. In these cases nothing is written.
+    `gone`: the names of the large contents of the removed messages (`content_names`).
     """
 
     token: str
@@ -87,6 +99,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     archives: int = 0
     entries: tuple[tuple[int, Entry], ...] = ()
     removed: tuple[tuple[int, str, Position], ...] = ()
+    gone: tuple[bytes, ...] = ()
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -97,15 +110,21 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         for archive, message_id, (timestamp, sequence) in self.removed:
             args += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
         args.append(b"0")
+        packed: list[Packed] = []
         mark = bytes.fromhex(self.token[:6])
         for archive, entry in self.entries:
             timestamp, sequence = entry.timestamp or 0, entry.message.sequence or 0
             place = timestamp.to_bytes(7, "big", signed=True) + mark + _packed(sequence) + _packed(self.revision)
-            where = b"%d" % timestamp, _member(entry, settings)
-            args += (at[archive], *where, field_of(entry.message.id), place + entry.tools)
-        return (
-            yield Call(DRAFT, (keys.draft(self.token), *(_set_of(keys, self.token, one) for one in sets)), args, bool)
-        )
+            form = entry.packed(zstd=settings.zstd)
+            packed.append(form)
+            member = encode_member(sequence, entry.characters, form.flags, timestamp, form.body)
+            args += (at[archive], b"%d" % timestamp, member, field_of(entry.message.id), place + entry.tools)
+        draft = keys.draft(self.token)
+        call = Call(DRAFT, (draft, *(_set_of(keys, self.token, one) for one in sets)), args, as_is)
+        call = with_contents(call, keys, packed, settings)
+        if call.contents or self.gone:
+            call = replace(call, keys=(*call.keys, *map(keys.content_named, self.gone), keys.draft_contents(self.token)))
+        return bool((yield from with_extra_keys(call)))
 
     def apply(self, space: Space) -> bool:
         draft = space.draft(self.token)
@@ -135,6 +154,12 @@ class DropDraft(OnConversation, Op[None], frozen=True):
         sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
         for start in range(0, len(sets), _UNLINKED):
             yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
+        names = keys.draft_contents(self.token)
+        [beside] = yield [plain(b"SMEMBERS", names)]
+        for start in range(0, len(beside), _UNLINKED):
+            yield [plain(b"UNLINK", *map(keys.content_named, beside[start : start + _UNLINKED]))]
+        if beside:
+            yield [plain(b"UNLINK", names)]
         if sets and not self.refuses:
             yield [replace(call, args=[b"end", _DRAFT_LASTS_MS])]
 
@@ -159,13 +184,14 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
     which may be times of removed messages. `live` and `archives` are the contents of the draft, `summary` is the id of
-    the live summary, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
+    the live summary, `contents` are the names of all large contents, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
     ttl. False if the draft is lost."""
 
     page: int
     record: Conversation
     live: Held
     archives: tuple[tuple[Archive, Held], ...] = ()
+    contents: tuple[bytes, ...] = ()
     summary: str | None = None
     sequence: int = 0
     ttl: float | None = None
@@ -189,6 +215,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if self.archives:
             documents = sum(held.messages - (held.former is not None) for _, held in self.archives)
             fields |= {b"m": b"%d" % documents, b"a": b"0"}
+        if self.contents:
+            fields[b"b"] = b"0"
         if self.summary is not None:
             fields[b"s"] = self.summary.encode()
         ttl = b"" if self.ttl is None or settings.ttl is not None else b"%d" % round(self.ttl * 1000)
@@ -214,6 +242,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if ttl:
             call.args[5] = ttl
         sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
+        if self.contents:
+            sets += (keys.draft_contents(self.token), *map(keys.content_named, self.contents))
         return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
 
     def _times(self) -> tuple[int, int] | None:
@@ -225,8 +255,14 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         return (min(times), max(times)) if times else None
 
     def _index(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The fields of the index of the archives (see lua/_archive.lua), those that are written together."""
+        """The fields of the index of the archives (see lua/_archive.lua) and of that of the large contents (see
+        lua/_contents.lua), those that are written together."""
         fields, size, blocks = list[tuple[bytes, bytes]](), 0, b""
+        named: dict[bytes, bytes] = {}
+        for name in self.contents:
+            named[b"b" + name[:2]] = named.get(b"b" + name[:2], b"") + name
+        if named:
+            yield [*named.items()]
         for start in range(0, len(self.archives), _IN_BLOCK):
             records = [self._record(*one) for one in self.archives[start : start + _IN_BLOCK]]
             first = records[0][0]
@@ -302,11 +338,6 @@ class Publish(Write[bool], frozen=True, kw_only=True):
 def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:
     """The set of the live messages of a draft (0), or of an archive, which has its final name from the beginning."""
     return keys.archive(token, archive) if archive else keys.draft(token) + b":0"
-
-
-def _member(entry: Entry, settings: Settings) -> bytes:
-    flags, body = entry.packed(zstd=settings.zstd)
-    return encode_member(entry.message.sequence or 0, entry.characters, flags, entry.timestamp or 0, body)
 
 
 def _packed(number: int) -> bytes:

@@ -194,3 +194,10 @@ def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
         if not call.errors or is_transient(reply):
             raise reply
     return replies
+
+
+def raise_errors(replies: list[Any]) -> None:
+    """Raises the first error among the replies."""
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply

@@ -34,9 +34,12 @@ from redis_history.store import operations as ops
 from redis_history.store import refusals
 from redis_history.store.changelog import is_gone
 from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.contents import portions
+from redis_history.store.operations.keys import content_name
 from redis_history.store.operations.page import next_page
 from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Message, Position, events
+from redis_history.values.beside import PartialMessage, split
 from redis_history.values.ids import new_token
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import OpenCalls, tool_parts
@@ -61,10 +64,11 @@ class _StaleError(Exception):
 class _Staged:
     """A message of a draft, with its place and size."""
 
-    __slots__ = ("archive", "characters", "position", "tokens")
+    __slots__ = ("archive", "characters", "contents", "position", "tokens")
 
     def __init__(self, archive: int, entry: ops.Entry) -> None:
         self.archive = archive
+        self.contents = tuple(content_name(entry.message.id, one.digest) for one in split(entry.body)[2])
         self.position = Position(entry.timestamp or 0, entry.message.sequence or 0)
         self.characters = entry.characters
         self.tokens = entry.tokens
@@ -93,7 +97,7 @@ class Draft:
         entries = [(archive, Entry.of(message)) for archive, message in messages]
         for chunk in _chunks(entries):
             known = [(entry.message.id, self.messages.get(entry.message.id)) for _, entry in chunk]
-            removed = [(one.archive, name, one.position) for name, one in known if one is not None]
+            removed = [(name, one) for name, one in known if one is not None]
             yield from self._write(chunk, removed)
             self.messages.update((entry.message.id, _Staged(archive, entry)) for archive, entry in chunk)
 
@@ -103,11 +107,11 @@ class Draft:
         for message_id in message_ids:
             staged = self.messages.pop(message_id, None)
             if staged is not None:
-                removed.append((staged.archive, message_id, staged.position))
+                removed.append((message_id, staged))
         for start in range(0, len(removed), _WRITTEN):
             yield from self._write([], removed[start : start + _WRITTEN])
 
-    def _write(self, entries: list[tuple[int, ops.Entry]], removed: list[tuple[int, str, Position]]) -> Steps[None]:
+    def _write(self, entries: list[tuple[int, ops.Entry]], removed: list[tuple[str, _Staged]]) -> Steps[None]:
         self._page += 1
         written = yield ops.WriteDraft(
             self.conversation_id,
@@ -116,7 +120,8 @@ class Draft:
             revision=self.revision,
             archives=self._archives,
             entries=tuple(entries),
-            removed=tuple(removed),
+            removed=tuple((one.archive, message_id, one.position) for message_id, one in removed),
+            gone=tuple(name for _, one in removed for name in one.contents),
         )
         if not written:
             raise DraftLostError
@@ -148,6 +153,7 @@ class Draft:
             record=replace(snapshot.record, conversation_id=self.conversation_id, revision=self.revision),
             live=_held(groups.get(0, [])),
             archives=tuple(kept),
+            contents=tuple(name for staged in self.messages.values() for name in staged.contents),
             summary=live_summary,
             sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
             ttl=snapshot.ttl,
@@ -385,11 +391,11 @@ class _Reading:
             yield from self._read_archives(kept[start : start + _TOGETHER], start + 1)
         summaries = {archive.summary_id for archive in opened}
         op: ops.ReadPage | None
-        op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened))
+        op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened), contents=False)
         while op is not None:
             page = yield op
             fresh = (one for one in page.messages if one.id not in draft.messages and one.id not in summaries)
-            yield from draft.add((0, message) for message in filter(cut.wants, fresh))
+            yield from self._add((0, message) for message in filter(cut.wants, fresh))
             op = next_page(op, page, _PAGE)
             if end is not None and page.messages and page.messages[-1].position > end and not cut.waits:
                 break
@@ -407,7 +413,7 @@ class _Reading:
 
     def _read_archives(self, archives: Sequence[ops.StoredArchive], number: int) -> Steps[None]:
         """Read archives into those of the draft that begin with this number, several together, as most are small."""
-        first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False)
+        first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False, contents=False)
         reads = [replace(first, archive=archive) for archive in archives]
         pages = yield ops.ReadTogether(tuple(reads))
         found = []
@@ -415,11 +421,21 @@ class _Reading:
             found += [(own, message) for message in page.messages]
             following = next_page(op, page, _PAGE)
             while following is not None:
-                yield from self.draft.add(found)
+                yield from self._add(found)
                 page = yield following
                 found = [(own, message) for message in page.messages]
                 following = next_page(following, page, _PAGE)
-        yield from self.draft.add(found)
+        yield from self._add(found)
+
+    def _add(self, found: Iterable[tuple[int, Message]]) -> Steps[None]:
+        """Add messages that were read without their large contents. Those that were removed since are in the log."""
+        given = list(found)
+        archives = {message.id: archive for archive, message in given}
+        for portion in portions(message for _, message in given):
+            messages = portion
+            if any(type(message) is PartialMessage for message in portion):
+                messages = yield ops.ReadContents(self.conversation_id, tuple(portion))
+            yield from self.draft.add((archives[one.id], one) for one in messages if one is not None)
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.StoredArchive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
@@ -437,7 +453,7 @@ class _Reading:
             if archive.summary_id in inner:  # whose archive is kept, too
                 last = None
             elif last is None:
-                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive)
+                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive, contents=False)
                 last = page.messages[-1].position if page.messages else None
             elif last <= end:
                 roots.append((last, archive))

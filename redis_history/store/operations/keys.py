@@ -49,9 +49,9 @@ def is_list(key: bytes) -> bool:
     return len(key.rpartition(b":")[2]) == 40
 
 
-def digest_of_id(message_id: str) -> bytes:
-    """The first part of the names of the large contents of a message. Scripts also make it."""
-    return hashlib.sha1(message_id.encode(), usedforsecurity=False).hexdigest()[:24].encode()
+def content_name(message_id: str, digest: str) -> bytes:
+    """The name of a large content of a message. Scripts also make it."""
+    return (hashlib.sha1(message_id.encode(), usedforsecurity=False).hexdigest()[:24] + digest).encode()
 
 
 class ConversationKeys(NamedTuple):
@@ -80,7 +80,14 @@ class ConversationKeys(NamedTuple):
 
     def content(self, message_id: str, digest: str) -> bytes:
         """A large content of a message. Scripts also make this key."""
-        return b"%bb:%b%b" % (self.state[:-1], digest_of_id(message_id), digest.encode())
+        return self.content_named(content_name(message_id, digest))
+
+    def content_named(self, name: bytes) -> bytes:
+        return b"%bb:%b" % (self.state[:-1], name)
+
+    def draft_contents(self, token: str) -> bytes:
+        """The names of the large contents of a draft. Scripts also make this key."""
+        return self.draft(token) + b":b"
 
     def run_channel(self, run_id: str) -> bytes:
         """The channel that wakes the holder of a run, or a waiting agent. Scripts also make this name."""

@@ -3,10 +3,12 @@
 -- The draft's archives already have their final names, which readers do not know yet, and its state has their index. So
 -- this script only makes them persistent, whatever they hold.
 --
--- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets)
+-- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets);
+--       then, with large contents, the names of these (set), and the contents
 -- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
 --       13 revision   14 how many live messages   15 how many archives have messages, then the number of messages of each
---       then pairs of a field of the state and its value; a (see _archive.lua) if there are archives
+--       then pairs of a field of the state and its value; a (see _archive.lua) if there are archives, b (see _contents.lua) if
+--       there are large contents
 --
 -- Returns the revision, {'lost'} if the draft is not complete, or was dropped, or {'exists', current} | {'late', …}; then nothing
 -- was written.
@@ -28,6 +30,12 @@ if reply then return reply end
 local complete = redis.call('HGET', draft, 'page') == page and redis.call('ZCARD', live_set) == live_count
 for i = 1, count do
   complete = complete and redis.call('ZCARD', KEYS[ARCHIVES + i]) == tonumber(ARGV[15 + i])
+end
+local names = {}
+if values.b then
+  use_contents()
+  for i = ARCHIVES + count + 1, #KEYS do names[#names + 1] = string.match(KEYS[i], ':b:(%x+)$') end
+  complete = complete and not contents.lacks(state, names)
 end
 if not complete then return unchanged(seen, known[1], {'lost'}) end
 
@@ -63,6 +71,12 @@ for i = 1, count do
   end
 end
 if archives_end then redis.call('HSET', state, 'a', archives_end) end
+if values.b then
+  local ends = contents.ends(now, ARGV[6] ~= '' and ARGV[6] or nil)
+  contents.keep(state, names, ends)
+  if ends then redis.call('HSET', state, 'b', ends) end
+  redis.call('UNLINK', draft .. ':b')
+end
 if ARGV[6] == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)

@@ -80,11 +80,31 @@ local function use_contents()
 
   -- Whether a content is missing, so that the caller must write it again.
   function contents.lacks(state, names)
-    return #names > 0 and redis.call('EXISTS', unpack(contents.declare(state, names, {}))) < #names -- at most 2,000
+    local keys, there = contents.declare(state, names, {}), 0
+    for first = 1, #keys, 1000 do
+      there = there + redis.call('EXISTS', unpack(keys, first, math.min(first + 999, #keys))) -- at most 1,000
+    end
+    return there < #keys
   end
 
-  local function remove(state, names)
+  function contents.unlink(state, names)
     in_slices('UNLINK', nil, contents.declare(state, names, {}))
+  end
+
+  -- Makes contents stay: with a time to live until `ends` (milliseconds), a decimal string; nil: forever.
+  function contents.keep(state, names, ends)
+    for _, name in ipairs(names) do
+      if ends then
+        redis.call('PEXPIREAT', key_of(state, name), ends)
+      else
+        redis.call('PERSIST', key_of(state, name))
+      end
+    end
+  end
+
+  -- When contents expire that get their time to live (milliseconds) now, or nil without one.
+  function contents.ends(now, ttl)
+    return ttl and string.format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
   end
 
   -- Makes these the contents of a message, and removes those that it had. `ttl`: milliseconds or nil.
@@ -99,16 +119,10 @@ local function use_contents()
         gone[#gone + 1] = name
       end
     end
-    remove(state, gone)
-    local ends = ttl and string.format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
-    for _, name in ipairs(names) do
-      rest[#rest + 1] = name
-      if ends then
-        redis.call('PEXPIREAT', key_of(state, name), ends)
-      else
-        redis.call('PERSIST', key_of(state, name))
-      end
-    end
+    contents.unlink(state, gone)
+    local ends = contents.ends(now, ttl)
+    contents.keep(state, names, ends)
+    for _, name in ipairs(names) do rest[#rest + 1] = name end
     if #rest > 0 then redis.call('HSET', state, field, table.concat(rest)) else redis.call('HDEL', state, field) end
     if #names > 0 then redis.call('HSETNX', state, 'b', ends or '0') end
   end
@@ -119,13 +133,13 @@ local function use_contents()
     for _, name in ipairs(contents.all(state)) do
       if not contents.kept[name] then gone[#gone + 1] = name end
     end
-    remove(state, gone)
+    contents.unlink(state, gone)
   end
 
   -- Gives all contents a new time to live, in milliseconds.
   function contents.renew(state, now, ttl)
-    local ends = string.format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
-    for _, name in ipairs(contents.all(state)) do redis.call('PEXPIREAT', key_of(state, name), ends) end
+    local ends = contents.ends(now, ttl)
+    contents.keep(state, contents.all(state), ends)
     redis.call('HSET', state, 'b', ends)
   end
 end
