@@ -1,8 +1,8 @@
 """Large contents stand beside the messages.
 
-A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So a text, base64 or bytes
-of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps its
-beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
+A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So texts, bytes, and lists
+and maps of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps
+its beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
 where its beginning is (4 bytes, from the id on) and how long (2), its size (4) and its digest (32 hexadecimal digits);
 then their number (2).
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,7 +36,14 @@ _COMPRESSED: Final = b"\1"
 
 #: Fields of a body, from the id on, that may have large values: parts, metadata, sources, provider_meta and what
 #: follows. The others are read by filters and lists.
-_FIXED_FIELDS: Final = frozenset({0, 1, 3, 4, 7, 9})
+_PARTS: Final = 2
+_SOURCES: Final = 6
+_SMALL_FIELDS: Final = frozenset({0, 1, 3, 4, 7, 9})
+#: The first field of a part, by the number of its type, that may be large: not the id and the name of a tool call. And
+#: the field that may be taken as a whole: the input of a call, or the content of a result.
+_FIRST_FIELD: Final = {3: 3, 4: 2}
+#: Keys of maps that say what a part is, so they stay.
+_STAYING_KEYS: Final = frozenset({b"\xa4pair", b"\xa4type"})
 
 _items = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -61,7 +68,8 @@ class Reference(NamedTuple):
 
 class PartialMessage(Message, frozen=True, kw_only=True):
     """A message without its large contents: each text, base64 or bytes of 32,000 bytes or more is cut after the first
-    512. `stored` is its stored form. It cannot be stored again; `get` and `get_message` return it whole."""
+    512, and the input of a tool call, the content of a result, and lists and maps in these are empty if they are so
+    large. `stored` is its stored form. It cannot be stored again; `get` and `get_message` return it whole."""
 
     stored: bytes = b""
 
@@ -88,10 +96,13 @@ def split(body: bytes) -> tuple[bytes, bytes, list[Content]]:
     found: list[tuple[int, int, int]] = []  # where a value begins, where its bytes begin, and where it ends
     at = 1
     for index, item in enumerate(_items(bytes((body[0] - 2,)) + body[1:])):  # without sequence and time
-        size = len(memoryview(item))
-        if size >= LARGE_BYTES and index not in _FIXED_FIELDS:
-            _find(memoryview(item), at, found)
-        at += size
+        data = memoryview(item)
+        if len(data) >= LARGE_BYTES and index == _PARTS:
+            for start, part in _values_in(data):
+                _find_in_part(part, at + start, found)
+        elif len(data) >= LARGE_BYTES and index not in _SMALL_FIELDS:
+            _find(data, at, found, within=index != _SOURCES)
+        at += len(data)
     if not found:
         return body, b"", []
     pieces, entries, contents = list[bytes](), list[bytes](), dict[str, Content]()
@@ -115,35 +126,64 @@ def script_bytes(body: bytes) -> int:
     return len(body) if len(body) < LARGE_BYTES else sum(map(len, split(body)[:2]))
 
 
-def _find(data: memoryview, at: int, found: list[tuple[int, int, int]]) -> None:
-    """Find the large values in an encoded value that begins at `at` of the body."""
+def _find_in_part(row: memoryview, at: int, found: list[tuple[int, int, int]]) -> None:
+    """Find the large values of a part, a list of its type and its fields."""
+    first = 0
+    for index, (start, data) in enumerate(_values_in(row, every=True)):
+        if index == 0:
+            first = _FIRST_FIELD.get(data[0], 0)
+        elif len(data) >= LARGE_BYTES and index >= first:
+            _find(data, at + start, found, whole=index == first, within=True)
+
+
+def _find(
+    data: memoryview, at: int, found: list[tuple[int, int, int]], *, whole: bool = False, within: bool = False
+) -> int:
+    """Find the large values in an encoded value that begins at `at` of the body, and return the bytes that they take. A
+    list or map is one if `whole`, and it is large without those inside it, or if it is inside another, and `within`."""
     head = data[0]
     if head in (0xDA, 0xDB, 0xC5, 0xC6):
         begins = 3 if head in (0xDA, 0xC5) else 5
-        if len(data) - begins >= LARGE_BYTES:
-            found.append((at, at + begins, at + len(data)))
-        return
+        if len(data) - begins < LARGE_BYTES:
+            return 0
+        found.append((at, at + begins, at + len(data)))
+        return len(data)
+    before, taken = len(found), 0
+    for start, inside in _values_in(data):
+        taken += _find(inside, at + start, found, whole=within, within=within)
+    if whole and len(data) - taken >= LARGE_BYTES and 0x80 <= head <= 0xDF:
+        found[before:] = [(at, at, at + len(data))]
+        return len(data)
+    return taken
+
+
+def _values_in(data: memoryview, *, every: bool = False) -> Iterator[tuple[int, memoryview]]:
+    """The items of a list, and the values of a map without those that stay, and where they begin. Only large ones,
+    unless `every` one is asked for."""
+    head = data[0]
     values: memoryview | bytes = data
     if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD):
-        width = 1 if head < 0xA0 else 3 if head == 0xDC else 5
-        is_map = False
+        at, is_map = 1 if head < 0xA0 else 3 if head == 0xDC else 5, False
     elif 0x80 <= head < 0x90 or head in (0xDE, 0xDF):  # read as a list of keys and values
-        width = 1 if head < 0x90 else 3 if head == 0xDE else 5
-        count = head & 0x0F if width == 1 else int.from_bytes(data[1:width], "big")
-        values = b"\xdd" + (2 * count).to_bytes(4, "big") + data[width:]
-        is_map = True
+        at, is_map = 1 if head < 0x90 else 3 if head == 0xDE else 5, True
+        count = head & 0x0F if at == 1 else int.from_bytes(data[1:at], "big")
+        values = b"\xdd" + (2 * count).to_bytes(4, "big") + data[at:]
     else:
         return
-    at += width
+    stays = False
     for index, item in enumerate(_items(values)):
         inside = memoryview(item)
-        if len(inside) >= LARGE_BYTES and not (is_map and index % 2 == 0):
-            _find(inside, at, found)
+        if is_map and index % 2 == 0:
+            stays = bytes(inside[:5]) in _STAYING_KEYS
+        elif (every or len(inside) >= LARGE_BYTES) and not stays:
+            yield at, inside
         at += len(inside)
 
 
 def _beginning(head: int, data: bytes) -> bytes:
-    """The encoded beginning of a text, which ends between two characters, or of bytes."""
+    """The encoded beginning of a text, which ends between two characters, or of bytes. Of a list or map nothing."""
+    if head not in (0xDA, 0xDB, 0xC5, 0xC6):
+        return b"\x90" if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD) else b"\x80"
     start = data[:BEGINNING_BYTES]
     return _encode(start if head in (0xC5, 0xC6) else start.decode(errors="ignore"))
 
@@ -173,11 +213,14 @@ def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Se
         begins = id_at + at
         if not end <= begins < begins + length <= len(array):
             raise CorruptDataError("the table of the large contents of a message is damaged")
-        is_bytes = array[begins] in (0xC4, 0xC5, 0xC6)
+        kind = array[begins]
+        is_bytes = kind in (0xC4, 0xC5, 0xC6)
         pieces.append(array[end:begins])
         if value is None:
             note = f"[a content of {size:,} bytes is missing or damaged]"
-            pieces.append(_encode(note.encode() if is_bytes else note))
+            pieces.append(_encode({0x80: {"note": note}, 0x90: [note]}.get(kind, note.encode() if is_bytes else note)))
+        elif kind in (0x80, 0x90):
+            pieces.append(value)
         else:
             width = 2 if len(value) < 65_536 else 4
             head = (0xC5 if is_bytes else 0xDA) + (width == 4)
