@@ -38,6 +38,7 @@ from redis_history.agents.history import (
     tool_result_masking as tool_result_masking,
 )
 from redis_history.agents.history.compression import compression as compression
+from redis_history.values.beside import PartialMessage as PartialMessage
 from redis_history.values import (
     AttachmentPart as AttachmentPart,
     Conversation as Conversation,

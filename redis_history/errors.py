@@ -82,8 +82,9 @@ class InvalidTimestampError(InvalidMessageError):
 
 
 class MessageTooLargeError(InvalidMessageError):
-    """A message has more than 4,000,000 bytes, 100 levels or 100,000 values. Store large content elsewhere, and refer
-    to it by an attachment. Adapters of frameworks store the rest of such a message."""
+    """A message has more than 64,000,000 bytes, or 4,000,000 without its values of 32,000 bytes or more, or more than
+    100 levels or 100,000 values. Store large content elsewhere, and refer to it by an attachment. Adapters of
+    frameworks store the rest of such a message."""
 
 
 class BatchTooLargeError(InvalidInputError):

@@ -198,11 +198,8 @@ def table_bytes(data: bytes) -> int:
 
 def references_in(data: bytes) -> list[Reference]:
     """The large contents of a body or member with the flag BESIDE. Raises CorruptDataError."""
-    found = [
-        Reference(at, length, size, digest.decode("ascii", "replace"))
-        for at, length, size, digest in _ENTRY.iter_unpack(data[-table_bytes(data) : -_COUNT.size])
-    ]
-    return found
+    entries = _ENTRY.iter_unpack(data[-table_bytes(data) : -_COUNT.size])
+    return [Reference(at, length, size, digest.decode("ascii", "replace")) for at, length, size, digest in entries]
 
 
 def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Sequence[bytes | None]) -> bytes:

@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from redis_history.errors import MessageTooLargeError
-from redis_history.values._caps import MAX_MESSAGE_BYTES
+from redis_history.values._caps import MAX_MESSAGE_BYTES, MAX_REST_BYTES
+from redis_history.values.beside import script_bytes
 from redis_history.values.contents import kind_of_base64
 from redis_history.values.ids import MAX_ID_BYTES
 from redis_history.values.message import Message
@@ -64,6 +65,8 @@ def fitted(message: Message, *, whole: bool = False) -> Fitted:
     for at, part in enumerate(parts):
         if not fits(replace(around, parts=(part,))):
             parts[at] = _note_for(part)
+            if not fits(replace(around, parts=(parts[at],))):  # it has too many small values
+                parts[at] = _note_for(part, 0)
             lacks.append(NotStored(at, _reason(part)))
     message = replace(around, parts=tuple(parts))
     if fits(message):
@@ -152,15 +155,16 @@ def _small_values(values: Mapping[str, Any], level: int = 0) -> dict[str, Any]:
 
 def _in_one(message: Message, lacks: list[NotStored]) -> Fitted:
     parts = list(message.parts)
-    sizes = list(map(_bytes_of, parts))
-    excess = sum(sizes) + _bytes_of(replace(message, parts=())) - MAX_MESSAGE_BYTES
-    for at in sorted(range(len(parts)), key=sizes.__getitem__, reverse=True):
-        if excess <= 0:
-            break
-        note = _note_for(parts[at])
-        lacks.append(NotStored(at, _reason(parts[at])))
-        excess -= sizes[at] - _bytes_of(note)
-        parts[at] = note
+    for measure, most in ((_bytes_of, MAX_MESSAGE_BYTES), (_rest_of, MAX_REST_BYTES)):
+        sizes = list(map(measure, parts))
+        excess = sum(sizes) + measure(replace(message, parts=())) - most
+        for at in sorted(range(len(parts)), key=sizes.__getitem__, reverse=True):
+            if excess <= 0:
+                break
+            note = _note_for(parts[at])
+            lacks.append(NotStored(at, _reason(parts[at])))
+            excess -= sizes[at] - measure(note)
+            parts[at] = note
     changed = replace(message, parts=tuple(parts))
     if not fits(changed):  # it has too many values
         lacks = [NotStored(None, f"{len(parts):,} parts")]
@@ -209,8 +213,9 @@ def _reason(part: Part) -> str:
     return f"{_sized(part)}, which is too large to store: a message has at most {MAX_MESSAGE_BYTES:,} bytes"
 
 
-def _note_for(part: Part) -> Part:
-    """The note that replaces a part that is too large. It opens or answers the same pair."""
+def _note_for(part: Part, most: int = MAX_MESSAGE_BYTES // 4) -> Part:
+    """The note that replaces a part that is too large. It opens or answers the same pair. `most`: bytes of its small
+    values that may stay."""
     note = _note(_sized(part))
     match part:
         case ToolResultPart():
@@ -218,11 +223,11 @@ def _note_for(part: Part) -> Part:
             return replace(part, content=note, is_error=True, provider_meta=meta, extra=None)
         case ToolUsePart():
             meta = None if part.provider_meta is None else _small_values(part.provider_meta)
-            given = shrunk(part.input, MAX_MESSAGE_BYTES // 4) if isinstance(part.input, Mapping) else None
+            given = shrunk(part.input, most) if isinstance(part.input, Mapping) else None
             return replace(part, input=given or {"note": note}, provider_meta=meta, extra=None)
         case TextPart() | ReasoningPart() | AttachmentPart():
             return TextPart(text=note)
-    data = shrunk(part.data, MAX_MESSAGE_BYTES // 4)
+    data = shrunk(part.data, most)
     return replace(part, data=data or {**_small_values(part.data), "note": note})
 
 
@@ -255,6 +260,15 @@ def _instead_of(value: str | bytes) -> str:
     if kind is None:
         return note
     return _PIXEL if kind == "image" else base64.b64encode(note.encode()).decode()
+
+
+def _rest_of(value: Any) -> int:
+    """The bytes of a part, or of a message without parts, without large contents."""
+    message = value if isinstance(value, Message) else Message(id="-", role="user", parts=(value,))
+    try:
+        return script_bytes(encode_body(message))
+    except MessageTooLargeError:
+        return MAX_REST_BYTES
 
 
 def _bytes_of(value: Any) -> int:

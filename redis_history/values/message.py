@@ -159,9 +159,9 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
-    as keys. A stored message has at most 4,000,000 bytes, 100 levels of nesting and 100,000 values (else
-    MessageTooLargeError). Raises InvalidMessageError (InvalidTimestampError for the time) for anything else, sometimes
-    only when it is appended.
+    as keys. A stored message has at most 64,000,000 bytes, 4,000,000 without its values of 32,000 bytes or more, 100
+    levels of nesting and 100,000 values (else MessageTooLargeError). Raises InvalidMessageError (InvalidTimestampError
+    for the time) for anything else, sometimes only when it is appended.
 
     `msgspec.structs.replace` does not convert values; wrong values are rejected when the message is stored.
     """

@@ -350,7 +350,7 @@ def _uncompressed(member: bytes) -> bytes:
         array = array[: -beside.table_bytes(member)]
     if flags & COMPRESSED:
         end = _after_id(array, _id_at(array))
-        array = array[:end] + _zstd.decompress(array[end + _DIGEST_OF_REST :], MAX_MESSAGE_BYTES)
+        array = array[:end] + _zstd.decompress(array[end + _DIGEST_OF_REST :], MAX_REST_BYTES)
     return array
 
 

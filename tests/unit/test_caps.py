@@ -113,7 +113,7 @@ def test_size_up_to_the_last_byte() -> None:
     full = user("x" * spare, id="m")
     assert len(encode_body(full)) == MAX_MESSAGE_BYTES
     assert stored(full).text == full.text
-    with pytest.raises(MessageTooLargeError, match=r"4,000,001 bytes.*4,000,000.*reference"):
+    with pytest.raises(MessageTooLargeError, match=r"64,000,001 bytes.*64,000,000.*reference"):
         encode_body(user("x" * (spare + 1), id="m"))
     with pytest.raises(MessageTooLargeError, match="reference"):
         encode_body(user("x", extra={"newer": "x" * MAX_MESSAGE_BYTES}))

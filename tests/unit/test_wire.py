@@ -204,7 +204,7 @@ def test_damaged_frames_are_corrupt(library: str, damage: str, monkeypatch: pyte
     frames = {
         "cut": smaller[:-3],
         "longer": smaller + b"\0",
-        "too large": head + zstandard.compress(bytes(wire.MAX_MESSAGE_BYTES + 1)),
+        "too large": head + zstandard.compress(bytes(wire.MAX_REST_BYTES + 1)),
         "no size": head + zstandard.ZstdCompressor(write_content_size=False).compress(body[3:]),
         "empty": head + zstandard.compress(b"") + smaller[len(head) :],
         "more than it says": head + bomb(4_000_000, 4096),
@@ -216,7 +216,7 @@ def test_damaged_frames_are_corrupt(library: str, damage: str, monkeypatch: pyte
         wire.decode_member(wire.encode_member(1, 5000, wire.COMPRESSED, 0, frames[damage]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 3 * wire.MAX_MESSAGE_BYTES, "half a gigabyte is not made first"
+    assert peak < 3 * wire.MAX_REST_BYTES, "half a gigabyte is not made first"
 
 
 def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

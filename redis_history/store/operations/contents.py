@@ -9,8 +9,18 @@ from typing import Any, Final
 
 from redis_history.errors import CorruptDataError
 from redis_history.store.changelog import LogEntry
-from redis_history.store.operations.base import Call, OnConversation, Op, Steps, as_is, field_of, plain, read_all, readable
 from redis_history.store.memory.space import Space
+from redis_history.store.operations.base import (
+    Call,
+    OnConversation,
+    Op,
+    Steps,
+    as_is,
+    field_of,
+    plain,
+    read_all,
+    readable,
+)
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
@@ -30,9 +40,7 @@ PORTION_BYTES: Final = 16_000_000
 _logger = logging.getLogger("redis_history")
 
 
-def with_contents(
-    conversation_id: str, messages: Sequence[Message], settings: Settings
-) -> Steps[list[Message | None]]:
+def with_contents(conversation_id: str, messages: Sequence[Message], settings: Settings) -> Steps[list[Message | None]]:
     """The messages, with their large contents. None: it was removed in the meantime. A content that is missing or
     damaged is replaced by a note, and logged."""
     found: list[Message | None] = [*messages]
@@ -156,7 +164,9 @@ def _joined(conversation_id: str, message: Message | None, values: Sequence[byte
         return None
 
 
-def _find(keys: ConversationKeys, messages: Sequence[Message | None], settings: Settings) -> Steps[list[Message | None]]:
+def _find(
+    keys: ConversationKeys, messages: Sequence[Message | None], settings: Settings
+) -> Steps[list[Message | None]]:
     """The messages as they are now."""
     ids = [message.id for message in messages if message is not None]
     calls = [Call(FIND, (keys.state, keys.messages), [field_of(one), one.encode()], as_is) for one in ids]

@@ -123,7 +123,9 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         call = Call(DRAFT, (draft, *(_set_of(keys, self.token, one) for one in sets)), args, as_is)
         call = with_contents(call, keys, packed, settings)
         if call.contents or self.gone:
-            call = replace(call, keys=(*call.keys, *map(keys.content_named, self.gone), keys.draft_contents(self.token)))
+            call = replace(
+                call, keys=(*call.keys, *map(keys.content_named, self.gone), keys.draft_contents(self.token))
+            )
         return bool((yield from with_extra_keys(call)))
 
     def apply(self, space: Space) -> bool:
