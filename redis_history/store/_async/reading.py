@@ -96,10 +96,11 @@ class AsyncReading:
         op: ops.ReadPage | None = first
         while op is not None:
             page = await self._backend.execute(op)
-            found = list(filter(filters.wants, page.messages))
-            for portion in portions(found) if contents else (found,):
-                for message in await self._with_contents(conversation_id, portion) if contents else portion:
-                    yield message
+            for portion in portions(filter(filters.wants, page.messages)) if contents else (page.messages,):
+                messages = await self._with_contents(conversation_id, portion) if contents else portion
+                for message in messages:
+                    if filters.wants(message):
+                        yield message
             op = next_page(op, page, batch)
 
     async def _with_contents(self, conversation_id: str, messages: list[Message]) -> list[Message]:

@@ -97,10 +97,11 @@ class Reading:
         op: ops.ReadPage | None = first
         while op is not None:
             page = self._backend.execute(op)
-            found = list(filter(filters.wants, page.messages))
-            for portion in portions(found) if contents else (found,):
-                for message in self._with_contents(conversation_id, portion) if contents else portion:
-                    yield message
+            for portion in portions(filter(filters.wants, page.messages)) if contents else (page.messages,):
+                messages = self._with_contents(conversation_id, portion) if contents else portion
+                for message in messages:
+                    if filters.wants(message):
+                        yield message
             op = next_page(op, page, batch)
 
     def _with_contents(self, conversation_id: str, messages: list[Message]) -> list[Message]:
