@@ -1,10 +1,10 @@
 """Large contents stand beside the messages.
 
-A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So texts, bytes, and lists
-and maps of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps
-its beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
-where its beginning is (4 bytes, from the id on) and how long (2), its size (4) and its digest (32 hexadecimal digits);
-then their number (2).
+A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So texts, bytes, lists and
+maps of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps its
+beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
+where its beginning is (4 bytes, from the id on) and how long (2), its size (4) and its digest (32 hexadecimal digits),
+and last their number (2).
 
 The digest is a part of the key, so a content never changes, and it is checked when the content is read.
 """

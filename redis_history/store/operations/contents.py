@@ -34,7 +34,7 @@ FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, a
 _READ_BYTES: Final = 4_000_000
 #: Attempts, if a message is changed while its contents are read.
 _TRIES: Final = 5
-#: Bytes of contents after which a read of changes stops, and that other readers hold together, which bounds their memory.
+#: Bytes of contents after which a read of changes stops, and that other readers hold together. It bounds their memory.
 PORTION_BYTES: Final = 16_000_000
 
 _logger = logging.getLogger("redis_history")

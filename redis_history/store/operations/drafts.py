@@ -185,9 +185,9 @@ class Held(Struct, frozen=True):
 class Publish(Write[bool], frozen=True, kw_only=True):
     """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
-    which may be times of removed messages. `live` and `archives` are the contents of the draft, `summary` is the id of
-    the live summary, `contents` are the names of all large contents, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
-    ttl. False if the draft is lost."""
+    which may be times of removed messages. `live` and `archives` are the contents of the draft, `contents` the names of
+    its large contents, `summary` is the id of the live summary, and `sequence` is the highest sequence. `ttl`: the time
+    to live in seconds, for a store without a ttl. False if the draft is lost."""
 
     page: int
     record: Conversation

@@ -28,8 +28,8 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
-    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone. `contents`: as in
-    `ReadPage`."""
+    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone.
+    `contents`: as in `ReadPage`."""
 
     generation: bytes
     sequences: tuple[int, ...]
