@@ -1,6 +1,6 @@
 """Large contents stand beside the messages.
 
-A script takes the server 6 ms for each megabyte that it is given, a plain SET almost nothing. So texts, bytes, lists and
+A script takes the server 6 ms for each megabyte that it gets, a plain SET almost nothing. So texts, bytes, lists and
 maps of at least `LARGE_BYTES` leave the stored form of a message: each is a key of its own, and the message keeps its
 beginning, its size and its digest. The stored form then has the flag BESIDE, and ends with a table: for each content
 where its beginning is (4 bytes, from the id on) and how long (2), its size (4) and its digest (32 hexadecimal digits),
@@ -14,12 +14,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from redis_history.errors import CorruptDataError
 from redis_history.values import _zstd
+from redis_history.values.contents import is_readable
 from redis_history.values.message import Message
 
 #: Values of at least this many bytes stand beside their message. From here on, a script that gets the value costs the
@@ -202,7 +203,26 @@ def references_in(data: bytes) -> list[Reference]:
     return [Reference(at, length, size, digest.decode("ascii", "replace")) for at, length, size, digest in entries]
 
 
-def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Sequence[bytes | None]) -> bytes:
+#: What contents a reader needs: all, none, or the texts, lists and maps, but not base64 and bytes.
+Needed = Literal["all", "texts", "none"]
+#: In place of a content that is not needed: its beginning stays.
+KEPT: Final = True
+Value = bytes | None | Literal[True]
+
+
+def are_texts(array: bytes, id_at: int, references: Sequence[Reference]) -> list[bool]:
+    """Which of the contents are texts, lists or maps. Raises CorruptDataError."""
+    found = []
+    for at, length, _, _ in references:
+        try:
+            beginning = msgspec.msgpack.decode(array[id_at + at : id_at + at + length])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptDataError("the table of the large contents of a message is damaged") from error
+        found.append(is_readable(beginning) if isinstance(beginning, str) else not isinstance(beginning, bytes))
+    return found
+
+
+def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Sequence[Value]) -> bytes:
     """The whole array of a message. A value that is None is missing or damaged, and a note takes its place. Raises
     CorruptDataError."""
     pieces, end = list[bytes](), 0
@@ -213,7 +233,9 @@ def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Se
         kind = array[begins]
         is_bytes = kind in (0xC4, 0xC5, 0xC6)
         pieces.append(array[end:begins])
-        if value is None:
+        if value is True:
+            pieces.append(array[begins : begins + length])
+        elif value is None:
             note = f"[a content of {size:,} bytes is missing or damaged]"
             pieces.append(_encode({0x80: {"note": note}, 0x90: [note]}.get(kind, note.encode() if is_bytes else note)))
         elif kind in (0x80, 0x90):

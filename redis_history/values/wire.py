@@ -265,15 +265,26 @@ def digest_of(message: Message) -> bytes:
     return body_digest(b"".join(beside.split(encode_body(message))[:2]))
 
 
-def whole(message: PartialMessage, values: Sequence[bytes | None]) -> Message:
-    """The message with its large contents, in the order of `beside.references_in`. Raises CorruptDataError,
+def needed_of(message: PartialMessage, needed: beside.Needed) -> list[bool]:
+    """Which of the large contents are needed, in the order of `beside.references_in`. Raises CorruptDataError,
     MissingExtraError."""
+    references = beside.references_in(message.stored)
+    if needed != "texts":
+        return [needed == "all"] * len(references)
+    array = _uncompressed(message.stored)
+    return beside.are_texts(array, _id_at(array), references)
+
+
+def whole(message: PartialMessage, values: Sequence[beside.Value]) -> Message:
+    """The message with its large contents, in the order of `beside.references_in`; still a PartialMessage if some of
+    them are KEPT. Raises CorruptDataError, MissingExtraError."""
     member = message.stored
     try:
         array = _uncompressed(member)
         array = beside.joined(array, _id_at(array), beside.references_in(member), values)
         check_caps(array)
-        return _decode(array)
+        found = _decode(array)
+        return beside.partial(found, member) if True in values else found
     except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 

@@ -135,7 +135,7 @@ async def _previews(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -
     for at in range(0, len(conversation_ids), _PREVIEWED):
         reads: list[Any] = []
         for one in conversation_ids[at : at + _PREVIEWED]:
-            first = ReadPage(one, FIRST_MESSAGES, newest=False, contents=False)
+            first = ReadPage(one, FIRST_MESSAGES, newest=False, contents="none")
             reads += ReadConversation(one), first, replace(first, limit=1, newest=True)
         records = await store.backend.execute(ReadTogether(tuple(reads)))
         for record, first, newest in zip(records[::3], records[1::3], records[2::3], strict=True):

@@ -155,7 +155,7 @@ class AsyncCompressor:
         async for page in scan_conversations(self._store.backend):
             for conversation in await self._too_long([one for one in page if one.conversation_id not in planned]):
                 name = conversation.conversation_id
-                messages = await self._store.get(name)
+                messages = await self._store.get(name, contents=False)
                 plan = await in_thread(partial(self._policy.plan, messages))
                 if plan is not None:
                     planned[name] = CompressionProgress("planned", name, len(plan.seen), plan.tokens)
@@ -403,7 +403,7 @@ class AsyncCompressor:
     async def _attempt(
         self, conversation_id: str, lease: ops.RunFence, version: Version, signal: Signal
     ) -> CompressionProgress:
-        messages = await self._store.get(conversation_id)
+        messages = await self._store.get(conversation_id, contents=False)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
         plan = await in_thread(lambda: next(plans, None))
@@ -419,7 +419,10 @@ class AsyncCompressor:
         try:
             while summary is None:
                 try:
-                    summary = await self._summarize(plan, messages, partial(self._keep, conversation_id, lease), signal)
+                    given = await self._with_contents(conversation_id, plan)
+                    summary = await self._summarize(
+                        given, messages, partial(self._keep, conversation_id, lease), signal
+                    )
                 except SummaryTooLongError as error:
                     plan = await in_thread(partial(plans.send, error))
         except NoGainError as error:
@@ -443,6 +446,13 @@ class AsyncCompressor:
         self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
+
+    async def _with_contents(self, conversation_id: str, plan: Plan) -> Plan:
+        """The plan, whose messages have their large contents. Raises CompactionConflictError."""
+        found = await self._store.read_contents(conversation_id, plan.seen)
+        if len(found) < len(plan.seen):
+            raise refusals.compaction_conflict(conversation_id, "a message of the range was deleted")
+        return replace(plan, seen=tuple(found))
 
     async def _summarize(
         self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal
@@ -485,7 +495,7 @@ class AsyncCompressor:
 
 async def _oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> datetime | None:
     """The time of the oldest message that may be compressed."""
-    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents=False)
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents="none")
     while op is not None:
         page = await backend.execute(op)
         for message in page.messages:

@@ -156,7 +156,7 @@ class Compressor:
         for page in scan_conversations(self._store.backend):
             for conversation in self._too_long([one for one in page if one.conversation_id not in planned]):
                 name = conversation.conversation_id
-                messages = self._store.get(name)
+                messages = self._store.get(name, contents=False)
                 plan = in_thread(partial(self._policy.plan, messages))
                 if plan is not None:
                     planned[name] = CompressionProgress("planned", name, len(plan.seen), plan.tokens)
@@ -404,7 +404,7 @@ class Compressor:
     def _attempt(
         self, conversation_id: str, lease: ops.RunFence, version: Version, signal: Signal
     ) -> CompressionProgress:
-        messages = self._store.get(conversation_id)
+        messages = self._store.get(conversation_id, contents=False)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
         plan = in_thread(lambda: next(plans, None))
@@ -420,7 +420,8 @@ class Compressor:
         try:
             while summary is None:
                 try:
-                    summary = self._summarize(plan, messages, partial(self._keep, conversation_id, lease), signal)
+                    given = self._with_contents(conversation_id, plan)
+                    summary = self._summarize(given, messages, partial(self._keep, conversation_id, lease), signal)
                 except SummaryTooLongError as error:
                     plan = in_thread(partial(plans.send, error))
         except NoGainError as error:
@@ -444,6 +445,13 @@ class Compressor:
         self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
+
+    def _with_contents(self, conversation_id: str, plan: Plan) -> Plan:
+        """The plan, whose messages have their large contents. Raises CompactionConflictError."""
+        found = self._store.read_contents(conversation_id, plan.seen)
+        if len(found) < len(plan.seen):
+            raise refusals.compaction_conflict(conversation_id, "a message of the range was deleted")
+        return replace(plan, seen=tuple(found))
 
     def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal) -> Message:
         """Call the summarizer, and `keep` the lease in the meantime."""
@@ -484,7 +492,7 @@ class Compressor:
 
 def _oldest_to_compress(backend: Backend, conversation_id: str) -> datetime | None:
     """The time of the oldest message that may be compressed."""
-    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents=False)
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False, contents="none")
     while op is not None:
         page = backend.execute(op)
         for message in page.messages:

@@ -58,7 +58,7 @@ class Reading:
 
         With `include_archived`, compacted messages too. Each summary, also a former one, follows the messages that it
         replaced. Large contents take one more step; `contents=False` leaves them on the server: a message that has any
-        is then a `PartialMessage`, with the beginning of each.
+        is then a `PartialMessage`, with the beginning of each. See `read_contents`.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
@@ -66,7 +66,7 @@ class Reading:
         wanted = filters.wants if filters.selects else None
         page = ARCHIVED_PAGE if include_archived else PAGE
         first = ops.ReadPage(
-            conversation_id, page, True, filters.since, filters.before, include_archived, contents=False
+            conversation_id, page, True, filters.since, filters.before, include_archived, contents="none"
         )
         found = self._run(newest_messages(first, limit, wanted))
         return self._with_contents(conversation_id, found) if contents else found
@@ -92,7 +92,7 @@ class Reading:
         _validation.check_batch(batch, "batch")
         filters = make_filters(roles, participant_ids, scope, since, before)
         first = ops.ReadPage(
-            conversation_id, batch, False, filters.since, filters.before, include_archived, contents=False
+            conversation_id, batch, False, filters.since, filters.before, include_archived, contents="none"
         )
         op: ops.ReadPage | None = first
         while op is not None:
@@ -115,6 +115,13 @@ class Reading:
         """The message of this id, archived or not, or None."""
         check_conversation_id(conversation_id)
         return self._backend.execute(ops.FindMessage(conversation_id, check_message_id(message_id)))
+
+    def read_contents(self, conversation_id: str, messages: Iterable[Message]) -> list[Message]:
+        """Return messages that were read with `contents=False` with their large contents. Messages that were removed
+        since are left out, changed ones are as they are now."""
+        check_conversation_id(conversation_id)
+        _validation.check_list(messages, "messages", InvalidInputError)
+        return self._with_contents(conversation_id, [*messages])
 
     def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -227,14 +234,14 @@ class Reading:
             return self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(self._backend.execute(ops.ListConversations(user_id, agent_name, limit=_EVERY)))
 
-    def snapshot(self, conversation_id: str, *, limit: int = 1000) -> ops.Snapshot:
-        """The newest `limit` messages and the cursor of exactly that state.
+    def snapshot(self, conversation_id: str, *, limit: int = 1000, contents: bool = True) -> ops.Snapshot:
+        """The newest `limit` messages and the cursor of exactly that state. `contents` as in `get`.
 
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
         _validation.check_batch(limit, "limit")
-        head = self._backend.execute(ops.ReadHead(conversation_id, limit))
+        head = self._backend.execute(ops.ReadHead(conversation_id, limit, contents))
         return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
 
     def search(

@@ -18,6 +18,7 @@ from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
+from redis_history.values.beside import KEPT, Needed, PartialMessage, references_in
 from redis_history.values.events import BEGINNING, Cursor
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import oldest_with_results
@@ -32,7 +33,8 @@ from redis_history.values.runs import (
     RunStatus,
     RunWaiter,
 )
-from redis_history.values.wire import STREAMING, decode_member, encode_member
+from redis_history.values.wire import STREAMING, decode_member, encode_member, needed_of
+from redis_history.values.wire import whole as whole_message
 
 _logger = logging.getLogger("redis_history")
 
@@ -229,9 +231,13 @@ class ConversationState:
     def head(self) -> Cursor:
         return Cursor(self.epoch, self.revision, self.token)
 
-    def message(self, message_id: str, contents: bool = True) -> Message:
-        """A message, with or without its large contents."""
-        message = decode_member(self.member_of(message_id, contents))
+    def message(self, message_id: str, contents: Needed = "all") -> Message:
+        """A message, with the large contents that are needed."""
+        message = decode_member(self.member_of(message_id, whole=contents == "all"))
+        if contents == "texts" and type(message) is PartialMessage:
+            values = {one.digest: one.data for one in self.stored[message_id].entry.packed(zstd=False).contents}
+            which = zip(references_in(message.stored), needed_of(message, contents), strict=True)
+            message = whole_message(message, [values[one.digest] if is_needed else KEPT for one, is_needed in which])
         if message.status != "streaming":
             return message
         return grown(message, read_records(bytes(self.replies[self.reply_token(message_id) or ""].content)))
@@ -240,10 +246,10 @@ class ConversationState:
         """The token of a streaming reply; None for other messages."""
         return next((token for token, reply in self.replies.items() if reply.message_id == message_id), None)
 
-    def member_of(self, message_id: str, contents: bool = True) -> bytes:
+    def member_of(self, message_id: str, *, whole: bool = True) -> bytes:
         stored = self.stored[message_id]
         entry, (timestamp, sequence) = stored.entry, stored.position
-        flags, body = (entry.flags, entry.body) if contents else entry.packed(zstd=False)[1:3]
+        flags, body = (entry.flags, entry.body) if whole else entry.packed(zstd=False)[1:3]
         return encode_member(sequence, entry.characters, flags, timestamp, body)
 
     def reference(self, message_id: str) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis_history.errors import CorruptDataError
 from redis_history.store.changelog import LogEntry
@@ -25,8 +25,8 @@ from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.values import Message
-from redis_history.values.beside import PartialMessage, Reference, references_in, unpacked
-from redis_history.values.wire import whole
+from redis_history.values.beside import KEPT, Needed, PartialMessage, Reference, Value, references_in, unpacked
+from redis_history.values.wire import needed_of, whole
 
 FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, asks=True)
 
@@ -40,32 +40,45 @@ PORTION_BYTES: Final = 16_000_000
 _logger = logging.getLogger("redis_history")
 
 
-def with_contents(conversation_id: str, messages: Sequence[Message], settings: Settings) -> Steps[list[Message | None]]:
-    """The messages, with their large contents. None: it was removed in the meantime. A content that is missing or
-    damaged is replaced by a note, and logged."""
+class _Wanted(NamedTuple):
+    """A content to read, and its key; b"" if it is not needed."""
+
+    key: bytes
+    reference: Reference
+
+
+def with_contents(
+    conversation_id: str, messages: Sequence[Message], settings: Settings, needed: Needed = "all"
+) -> Steps[list[Message | None]]:
+    """The messages, with the large contents that are `needed`. None: it was removed in the meantime. A content that is
+    missing or damaged is replaced by a note, and logged."""
     found: list[Message | None] = [*messages]
     keys = settings.keyspace.conversation(conversation_id)
-    waiting = [at for at, message in enumerate(messages) if type(message) is PartialMessage]
+    waiting: dict[int, PartialMessage] = {
+        at: message for at, message in enumerate(messages) if type(message) is PartialMessage and needed != "none"
+    }
     for left in reversed(range(_TRIES)):
         if not waiting:
             break
-        values = yield from _read([_keys_of(keys, found[at]) for at in waiting])
+        wanted = [_wanted(keys, message, needed) for message in waiting.values()]
+        values = dict(zip(waiting, (yield from _read(wanted)), strict=True))
         doubtful = []
-        for at, given in zip(waiting, values, strict=True):
-            if None in given and left:
+        for at, message in waiting.items():
+            if None in values[at] and left:
                 doubtful.append(at)
             else:
-                found[at] = _joined(conversation_id, found[at], given)
+                found[at] = _joined(conversation_id, message, values[at])
+        before, waiting = waiting, {}
         if doubtful:  # its contents have left with it, or were replaced
-            present = yield from _find(keys, [found[at] for at in doubtful], settings)
-            for at, message in zip(doubtful, present, strict=True):
-                before = found[at]
-                found[at] = message
-                if isinstance(message, PartialMessage) and isinstance(before, PartialMessage):
-                    given = values[waiting.index(at)]
-                    if message.stored == before.stored:
-                        found[at] = _joined(conversation_id, message, given)
-        waiting = [at for at in doubtful if type(found[at]) is PartialMessage]
+            present = yield from _find(keys, [before[at].id for at in doubtful], settings)
+            for at, now in zip(doubtful, present, strict=True):
+                if now is not None and now.sequence != before[at].sequence:
+                    now = None  # another message has its id
+                found[at] = now
+                if type(now) is PartialMessage and now.stored == before[at].stored:
+                    found[at] = _joined(conversation_id, now, values[at])
+                elif type(now) is PartialMessage:
+                    waiting[at] = now
     return found
 
 
@@ -100,12 +113,14 @@ def entries_with_contents(conversation_id: str, entries: list[LogEntry], setting
 
 
 class ReadContents(OnConversation, Op[list[Message | None]], frozen=True):
-    """The messages, which were read without their large contents, with these; None: it was removed since."""
+    """The messages, which were read without their large contents, with those that are needed; None: it was removed
+    since."""
 
     messages: tuple[Message, ...]
+    needed: Needed = "all"
 
     def steps(self, settings: Settings) -> Steps[list[Message | None]]:
-        return with_contents(self.conversation_id, self.messages, settings)
+        return with_contents(self.conversation_id, self.messages, settings, self.needed)
 
     def apply(self, space: Space) -> list[Message | None]:
         conversation = space.find(self.conversation_id)
@@ -113,7 +128,7 @@ class ReadContents(OnConversation, Op[list[Message | None]], frozen=True):
         return [
             message
             if type(message) is not PartialMessage
-            else conversation.message(message.id)
+            else conversation.message(message.id, self.needed)
             if conversation is not None and message.id in stored
             else None
             for message in self.messages
@@ -144,13 +159,20 @@ def _references(message: Message | None) -> list[Reference]:
         return []
 
 
-def _keys_of(keys: ConversationKeys, message: Message | None) -> list[tuple[bytes, Reference]]:
-    return [(keys.content(message.id, one.digest), one) for one in _references(message) if message is not None]
+def _wanted(keys: ConversationKeys, message: PartialMessage, needed: Needed) -> list[_Wanted]:
+    """The contents of a message with their keys, or without if they are not needed."""
+    try:
+        which = needed_of(message, needed)
+    except CorruptDataError:
+        return []
+    names = [keys.content(message.id, one.digest) for one in _references(message)]
+    return [
+        _Wanted(key if is_needed else b"", one)
+        for key, is_needed, one in zip(names, which, _references(message), strict=True)
+    ]
 
 
-def _joined(conversation_id: str, message: Message | None, values: Sequence[bytes | None]) -> Message | None:
-    if not isinstance(message, PartialMessage):
-        return message
+def _joined(conversation_id: str, message: PartialMessage, values: Sequence[Value]) -> Message | None:
     if None in values:
         _logger.error(
             "message %r of conversation %r lacks a content, which is missing or damaged",
@@ -164,34 +186,34 @@ def _joined(conversation_id: str, message: Message | None, values: Sequence[byte
         return None
 
 
-def _find(
-    keys: ConversationKeys, messages: Sequence[Message | None], settings: Settings
-) -> Steps[list[Message | None]]:
+def _find(keys: ConversationKeys, ids: Sequence[str], settings: Settings) -> Steps[list[Message | None]]:
     """The messages as they are now."""
-    ids = [message.id for message in messages if message is not None]
     calls = [Call(FIND, (keys.state, keys.messages), [field_of(one), one.encode()], as_is) for one in ids]
     members = yield from read_all(calls, settings)
     return [None if member is None else readable(member) for member in members]
 
 
-def _read(wanted: Sequence[Sequence[tuple[bytes, Reference]]]) -> Steps[list[list[bytes | None]]]:
+def _read(wanted: Sequence[Sequence[_Wanted]]) -> Steps[list[list[Value]]]:
     """The contents of each message, checked."""
-    sizes = {key: reference for one in wanted for key, reference in one}
+    sizes = {key: reference.size for one in wanted for key, reference in one if key}
     stored: dict[bytes, Any] = {}
     together: list[bytes] = []
     left = _READ_BYTES
-    for key, reference in sizes.items():
-        if reference.size > _READ_BYTES:
+    for key, size in sizes.items():
+        if size > _READ_BYTES:
             stored[key] = yield from _read_long(key)
             continue
-        if together and reference.size > left:
+        if together and size > left:
             stored |= zip(together, (yield plain(b"MGET", *together)), strict=True)
             together, left = [], _READ_BYTES
         together.append(key)
-        left -= reference.size
+        left -= size
     if together:
         stored |= zip(together, (yield plain(b"MGET", *together)), strict=True)
-    return [[unpacked(stored[key], reference.size, reference.digest) for key, reference in one] for one in wanted]
+    return [
+        [unpacked(stored[key], reference.size, reference.digest) if key else KEPT for key, reference in one]
+        for one in wanted
+    ]
 
 
 def _read_long(key: bytes) -> Steps[bytes]:

@@ -391,7 +391,7 @@ class _Reading:
             yield from self._read_archives(kept[start : start + _TOGETHER], start + 1)
         summaries = {archive.summary_id for archive in opened}
         op: ops.ReadPage | None
-        op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened), contents=False)
+        op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened), contents="none")
         while op is not None:
             page = yield op
             fresh = (one for one in page.messages if one.id not in draft.messages and one.id not in summaries)
@@ -413,7 +413,7 @@ class _Reading:
 
     def _read_archives(self, archives: Sequence[ops.StoredArchive], number: int) -> Steps[None]:
         """Read archives into those of the draft that begin with this number, several together, as most are small."""
-        first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False, contents=False)
+        first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False, contents="none")
         reads = [replace(first, archive=archive) for archive in archives]
         pages = yield ops.ReadTogether(tuple(reads))
         found = []
@@ -453,7 +453,7 @@ class _Reading:
             if archive.summary_id in inner:  # whose archive is kept, too
                 last = None
             elif last is None:
-                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive, contents=False)
+                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive, contents="none")
                 last = page.messages[-1].position if page.messages else None
             elif last <= end:
                 roots.append((last, archive))

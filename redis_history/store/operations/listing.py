@@ -100,7 +100,7 @@ class ListPreviews(Selection, Op[list[Preview]], frozen=True, kw_only=True):
         previews = []
         for one in listing.apply(space):
             first, last = (
-                ReadPage(one.conversation_id, count, newest=count == 1, contents=False).apply(space)
+                ReadPage(one.conversation_id, count, newest=count == 1, contents="none").apply(space)
                 for count in (FIRST_MESSAGES, 1)
             )
             previews.append(Preview.of(one, first.messages, last.messages))

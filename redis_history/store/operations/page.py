@@ -20,7 +20,7 @@ from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Message, Position
-from redis_history.values.beside import PartialMessage
+from redis_history.values.beside import Needed, PartialMessage
 from redis_history.values.wire import decode_member, decode_members, has_live
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
 
     With `archived`, archived messages are included. A summary follows the messages that it replaced, at the position of
     the last of them; a page has both or neither, and so may have more than `limit` messages. With `archive`, only the
-    messages of that archive. Without `contents`, messages with large contents are PartialMessages.
+    messages of that archive. `contents`: the large contents that are needed; a message without some is a
+    PartialMessage.
     """
 
     limit: int
@@ -67,7 +68,7 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
     before: Position | None = None
     archived: bool = False
     archive: StoredArchive | None = None
-    contents: bool = True
+    contents: Needed = "all"
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -98,9 +99,9 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
         """Replies that are being written with their text so far, and messages with their large contents."""
         if page.live:
             page = yield from self._with_replies(page, settings)
-        if not self.contents or not any(type(message) is PartialMessage for message in page.messages):
+        if self.contents == "none" or not any(type(message) is PartialMessage for message in page.messages):
             return page
-        found = yield from with_contents(self.conversation_id, page.messages, settings)
+        found = yield from with_contents(self.conversation_id, page.messages, settings, self.contents)
         kept = [index for index, message in enumerate(found) if message is not None]
         archived = tuple(page.archived[index] for index in kept) if page.archived else ()
         gone = len(found) - len(kept)  # counted, because a page with fewer messages is the last one

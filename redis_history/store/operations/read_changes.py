@@ -41,6 +41,7 @@ from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_text
 from redis_history.values import Message, Position
+from redis_history.values.beside import PartialMessage
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
@@ -72,9 +73,11 @@ class Head(Struct, frozen=True):
 
 
 class ReadHead(OnConversation, Op[Head], frozen=True):
-    """The head and the `messages` newest messages, ascending, as of one moment."""
+    """The head and the `messages` newest messages, ascending, as of one moment, with or without their large
+    contents."""
 
     messages: int = 0
+    contents: bool = True
 
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -83,6 +86,8 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         head, replies = yield from read(call, settings)
         if head.newest.live:
             head = yield from self._with_replies(head, replies, call, settings)
+        if not self.contents or not any(type(message) is PartialMessage for message in head.newest.messages):
+            return head
         found = yield from with_contents(self.conversation_id, head.newest.messages, settings)
         return replace(head, newest=replace(head.newest, messages=[one for one in found if one is not None]))
 
@@ -117,7 +122,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
             len(conversation.live),
             conversation.characters,
             conversation.tokens,
-            Page([conversation.message(message_id) for _, message_id in newest]),
+            Page([conversation.message(name, "all" if self.contents else "none") for _, name in newest]),
         )
 
 

@@ -36,6 +36,7 @@ from redis_history.store.search.text import (
 )
 from redis_history.values import Message
 from redis_history.values._validation import check_function, check_integer, check_range, check_time_zone
+from redis_history.values.beside import PartialMessage
 from redis_history.values.events import Cursor
 from redis_history.values.filters import ANYTHING, Filters, Within
 from redis_history.values.sizes import TokenCounter, count_characters
@@ -337,6 +338,11 @@ class Searcher(Struct, frozen=True):
         for found in ranked[asked.offset : asked.offset + asked.limit]:
             conversation_id, number = found.conversation, found.sequence
             message, is_archived = scan.messages[conversation_id][number], (conversation_id, number) in archived
+            if type(message) is PartialMessage:
+                [whole] = yield ops.ReadContents(conversation_id, (message,))
+                if whole is None:
+                    continue
+                message = whole
             context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
             hits.append(SearchHit(message, found.score, conversation_id, (), *context, is_archived))
         incomplete = _left_out(cut, len(ids) - read, scan.size)
@@ -404,7 +410,7 @@ class Searcher(Struct, frozen=True):
         return found
 
     def _newest_page(self, conversation_id: str) -> ops.ReadPage:
-        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=True)
+        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=True, contents="texts")
 
     def _document(self, conversation_id: str, searched: list[_Searched], cursor: Cursor) -> Steps[int]:
         """Write the documents of these messages, as many per call as the server takes in some 10 ms."""

@@ -129,8 +129,7 @@ def check_size(part: Part, before: int) -> int:
         size -= _AROUND_TEXT  # it is joined with the text before it
     if size > MAX_REST_BYTES - _RESERVE:
         raise MessageTooLargeError(
-            f"the reply would have more than {MAX_REST_BYTES:,} bytes while it is written; end it, and go on in another "
-            "message"
+            f"the reply would have more than {MAX_REST_BYTES:,} bytes; end it, and go on in another message"
         )
     return size
 
