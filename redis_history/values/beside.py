@@ -257,7 +257,7 @@ def packed(content: Content, *, zstd: bool) -> bytes:
 
 def unpacked(data: bytes | None, size: int, digest: str) -> bytes | None:
     """The bytes of a stored content; None if it is missing or damaged. Raises MissingExtraError."""
-    if not data:
+    if not data or data[:1] not in (_PLAIN, _COMPRESSED):
         return None
     try:
         value = _zstd.decompress(data[1:], size) if data[:1] == _COMPRESSED else data[1:]
