@@ -41,12 +41,12 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2
 _NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}  # width of the count, values per count
 
 
-def check_caps(data: bytes, start: int = 0) -> None:
-    """Raises CorruptDataError if the value that begins at `start` is too large, nested too deep, or holds too many
-    values."""
+def check_caps(data: bytes, start: int = 0, most: int = MAX_MESSAGE_BYTES) -> None:
+    """Raises CorruptDataError if the value that begins at `start` has more than `most` bytes, is nested too deep, or
+    holds too many values."""
     size = len(data) - start
-    if size > MAX_MESSAGE_BYTES + _FRAME_BYTES:
-        raise CorruptDataError(f"{size:,} bytes are over the cap of {MAX_MESSAGE_BYTES:,} for one message")
+    if size > most + _FRAME_BYTES:
+        raise CorruptDataError(f"{size:,} bytes are over the cap of {most:,} for one message")
     # No value has more items than bytes, and each level of nesting needs a byte that begins a list or map (text has
     # such bytes too). Few values have enough of these to be counted.
     if size > MAX_ITEMS or size - len(data.translate(None, BEGINNINGS)) > MAX_DEPTH:

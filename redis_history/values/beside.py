@@ -46,6 +46,10 @@ _FIRST_FIELD: Final = {3: 3, 4: 2}
 #: Keys of maps that say what a part is, so they stay.
 _STAYING_KEYS: Final = frozenset({b"\xa4pair", b"\xa4type"})
 
+#: The bytes with which MessagePack begins bytes, and longer texts, and how many bytes precede their content.
+_BYTES: Final = frozenset({0xC4, 0xC5, 0xC6})
+_SIZED: Final = {0xC4: 2, 0xC5: 3, 0xC6: 5, 0xD9: 2, 0xDA: 3, 0xDB: 5}
+
 _items = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -143,8 +147,8 @@ def _find(
     """Find the large values in an encoded value that begins at `at` of the body, and return the bytes that they take. A
     list or map is one if `whole`, and it is large without those inside it, or if it is inside another, and `within`."""
     head = data[0]
-    if head in (0xDA, 0xDB, 0xC5, 0xC6):
-        begins = 3 if head in (0xDA, 0xC5) else 5
+    if 0xA0 <= head < 0xC0 or head in _SIZED:
+        begins = _SIZED.get(head, 1)
         if len(data) - begins < LARGE_BYTES:
             return 0
         found.append((at, at + begins, at + len(data)))
@@ -183,10 +187,12 @@ def _values_in(data: memoryview, *, every: bool = False) -> Iterator[tuple[int, 
 
 def _beginning(head: int, data: bytes) -> bytes:
     """The encoded beginning of a text, which ends between two characters, or of bytes. Of a list or map nothing."""
-    if head not in (0xDA, 0xDB, 0xC5, 0xC6):
-        return b"\x90" if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD) else b"\x80"
+    if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD):
+        return b"\x90"
+    if head < 0x90 or head in (0xDE, 0xDF):
+        return b"\x80"
     start = data[:BEGINNING_BYTES]
-    return _encode(start if head in (0xC5, 0xC6) else start.decode(errors="ignore"))
+    return _encode(start if head in _BYTES else start.decode(errors="ignore"))
 
 
 def table_bytes(data: bytes) -> int:
@@ -231,7 +237,7 @@ def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Se
         if not end <= begins < begins + length <= len(array):
             raise CorruptDataError("the table of the large contents of a message is damaged")
         kind = array[begins]
-        is_bytes = kind in (0xC4, 0xC5, 0xC6)
+        is_bytes = kind in _BYTES
         pieces.append(array[end:begins])
         if value is True:
             pieces.append(array[begins : begins + length])
@@ -241,11 +247,17 @@ def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Se
         elif kind in (0x80, 0x90):
             pieces.append(value)
         else:
-            width = 2 if len(value) < 65_536 else 4
-            head = (0xC5 if is_bytes else 0xDA) + (width == 4)
-            pieces += (bytes((head,)) + len(value).to_bytes(width, "big"), value)
+            pieces += (_header(len(value), is_bytes=is_bytes), value)
         end = begins + length
     return b"".join([*pieces, array[end:]])
+
+
+def _header(size: int, *, is_bytes: bool) -> bytes:
+    """What precedes the bytes of a text, or bytes, of this size."""
+    if size < 32 and not is_bytes:
+        return bytes((0xA0 | size,))
+    width = 1 if size < 256 else 2 if size < 65_536 else 4
+    return bytes(((0xC4 if is_bytes else 0xD9) + width // 2,)) + size.to_bytes(width, "big")
 
 
 def packed(content: Content, *, zstd: bool) -> bytes:

@@ -213,9 +213,10 @@ def _reason(part: Part) -> str:
     return f"{_sized(part)}, which is too large to store: a message has at most {MAX_MESSAGE_BYTES:,} bytes"
 
 
-def _note_for(part: Part, most: int = MAX_MESSAGE_BYTES // 4) -> Part:
+def _note_for(part: Part, most: int | None = None) -> Part:
     """The note that replaces a part that is too large. It opens or answers the same pair. `most`: bytes of its small
     values that may stay."""
+    most = MAX_MESSAGE_BYTES // 4 if most is None else most
     note = _note(_sized(part))
     match part:
         case ToolResultPart():

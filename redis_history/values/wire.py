@@ -289,14 +289,15 @@ def whole(message: PartialMessage, values: Sequence[beside.Value]) -> Message:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 
 
-def decode_member(member: bytes) -> Message:
-    """The message in a member, with its position; a PartialMessage if it has large contents.
+def decode_member(member: bytes, most: int = MAX_REST_BYTES) -> Message:
+    """The message in a member of at most about `most` bytes, with its position; a PartialMessage if it has large
+    contents.
 
     Raises CorruptDataError for anything this package did not write, MissingExtraError for a compressed message without
     a library of zstd.
     """
     try:
-        message = _decode(_checked(member))
+        message = _decode(_checked(member, most))
         return beside.partial(message, member) if member[PREFIX_BYTES - 1] & BESIDE else message
     except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
@@ -339,16 +340,16 @@ def has_live(members: Sequence[bytes]) -> bool:
     return any(len(member) >= PREFIX_BYTES and _flags(member) & STREAMING for member in members)
 
 
-def _checked(member: bytes) -> bytes:
+def _checked(member: bytes, most: int = MAX_REST_BYTES) -> bytes:
     """The uncompressed array of a member, within the caps."""
     flags = member[PREFIX_BYTES - 1]
     if flags > FREE_FORM:
         array = _uncompressed(member)
-        check_caps(array)
+        check_caps(array, most=most)
         return array
     # No value has more items than bytes. The decoder itself stops at about 1,000 levels.
     if flags or len(member) > MAX_ITEMS:
-        check_caps(member, PREFIX_BYTES)
+        check_caps(member, PREFIX_BYTES, most)
     return member[PREFIX_BYTES:]
 
 

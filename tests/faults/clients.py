@@ -36,6 +36,7 @@ from redis_history import (
 )
 from redis_history.errors import OutcomeUnknownError, RedisHistoryError, RevisionConflictError
 from redis_history.store.operations import Append
+from redis_history.values import beside
 from redis_history.values.events import BEGINNING
 from redis_history.values.ids import rng
 from tests.faults.deaths import die, mourn
@@ -693,6 +694,8 @@ def _distinct_tokens(settings: Settings) -> None:
 def main(role: str, raw: str) -> None:
     logging.disable(logging.CRITICAL)
     settings = msgspec.json.decode(raw, type=Settings)
+    # About half of the messages, and all summaries, have their text beside them, as if it were large.
+    beside.LARGE_BYTES, beside.BEGINNING_BYTES = 9, 2
     folder = Path(settings.folder)
     if role != "watcher":
         _distinct_tokens(settings)

@@ -388,8 +388,18 @@ class Episode:
             """Keys, and the milliseconds that they have to live."""
             left = [(key, node.watcher.pttl(key)) for node in self._deployment.nodes for key in node.watcher.keys("*")]
             # Drafts of writers that were killed last longer, with their archives.
-            drafts = re.compile(rb":d:|:%b[^:]*:a:" % MAYFLY.encode())
-            return [(key, its) for key, its in left if its != -2 and not 0 <= its <= soon and not drafts.search(key)]
+            drafts = re.compile(rb":d:|:%b[^:]*:[ab]:" % MAYFLY.encode())
+            theirs = {
+                key.partition(b":d:")[0] + b":b:" + name
+                for node in self._deployment.nodes
+                for key in node.watcher.keys("*:d:*:b")
+                for name in node.watcher.smembers(key)
+            }
+            return [
+                (key, its)
+                for key, its in left
+                if its != -2 and not 0 <= its <= soon and not drafts.search(key) and key not in theirs
+            ]
 
         # A registry with other entries keeps the name of an expired conversation until a listing reads it.
         with contextlib.suppress(AssertionError):

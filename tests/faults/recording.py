@@ -290,7 +290,8 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
 
 
 def _is_whole(op: ops.ReadPage) -> bool:
-    return op.newest and op.after is op.before is op.archive is None and not op.archived
+    everything = op.contents == "all" and op.after is op.before is op.archive is None
+    return everything and op.newest and not op.archived
 
 
 _ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -318,6 +319,7 @@ _VALUES: dict[type, Callable[[Any], Any]] = {
         outcome.message_count,
         [*map(form, outcome.newest.messages)],
     ],
+    ops.ReadContents: lambda outcome: len(outcome),
     ops.ReadConversation: lambda outcome: outcome and [outcome.title, outcome.message_count],
     ops.FindMessage: lambda outcome: outcome and form(outcome),
     Fetch: lambda outcome: [form(one.message) for one in outcome if one is not None],

@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 
 from redis_history import AttachmentPart, Message, ReasoningPart, assistant, text, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidMessageError
-from redis_history.values import ToolResultPart, UnknownPart, large
+from redis_history.values import ToolResultPart, UnknownPart, large, wire
 from redis_history.values.pairs import open_calls
-from redis_history.values.wire import MAX_MESSAGE_BYTES, encode_body
+from redis_history.values.wire import encode_body
 
 MB = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def smaller_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contents of 64 MB would take the tests long."""
+    for module in (large, wire):
+        monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 4 * MB)
+    monkeypatch.setattr(large, "_MOST_AROUND", 2 * MB)
 
 
 def test_parts_that_fit_alone_become_several_messages() -> None:
@@ -140,7 +148,7 @@ PARTS = st.one_of(
 def test_nothing_else_is_lost(parts: list[Any], whole: bool) -> None:
     message = Message(role="assistant", parts=tuple(parts), id="m", metadata={"k": "v"})
     pieces, lacks = large.fitted(message, whole=whole)
-    assert all(len(encode_body(piece)) <= MAX_MESSAGE_BYTES for piece in pieces)
+    assert all(len(encode_body(piece)) <= 4 * MB for piece in pieces)
     assert len({piece.id for piece in pieces}) == len(pieces)
     [again] = large.joined(pieces)
     assert (again.id, again.role, again.metadata) == ("m", "assistant", {"k": "v"})

@@ -64,9 +64,9 @@ class AsyncReading:
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         page = ARCHIVED_PAGE if include_archived else PAGE
-        first = ops.ReadPage(
-            conversation_id, page, True, filters.since, filters.before, include_archived, contents="none"
-        )
+        first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
+        if wanted is not None or not contents:
+            first = replace(first, contents="none")
         found = await self._run(newest_messages(first, limit, wanted))
         return await self._with_contents(conversation_id, found) if contents else found
 

@@ -18,6 +18,7 @@ from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
+from redis_history.values._caps import MAX_MESSAGE_BYTES
 from redis_history.values.beside import KEPT, Needed, PartialMessage, references_in
 from redis_history.values.events import BEGINNING, Cursor
 from redis_history.values.message import ForkedFrom
@@ -233,7 +234,7 @@ class ConversationState:
 
     def message(self, message_id: str, contents: Needed = "all") -> Message:
         """A message, with the large contents that are needed."""
-        message = decode_member(self.member_of(message_id, whole=contents == "all"))
+        message = decode_member(self.member_of(message_id, whole=contents == "all"), MAX_MESSAGE_BYTES)
         if contents == "texts" and type(message) is PartialMessage:
             values = {one.digest: one.data for one in self.stored[message_id].entry.packed(zstd=False).contents}
             which = zip(references_in(message.stored), needed_of(message, contents), strict=True)

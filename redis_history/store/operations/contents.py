@@ -50,36 +50,54 @@ class _Wanted(NamedTuple):
 def with_contents(
     conversation_id: str, messages: Sequence[Message], settings: Settings, needed: Needed = "all"
 ) -> Steps[list[Message | None]]:
-    """The messages, with the large contents that are `needed`. None: it was removed in the meantime. A content that is
-    missing or damaged is replaced by a note, and logged."""
+    """The messages, with the large contents that are `needed`. One that was changed in the meantime is as it is now;
+    None: it was removed. A content that is missing or damaged is replaced by a note, and logged."""
     found: list[Message | None] = [*messages]
+    left: list[Message | None] = [*messages]
+    for _ in range(_TRIES):
+        found, changed = yield from _attempt(conversation_id, found, settings, needed)
+        if not changed:
+            return found
+        left = found
+    _logger.error("messages of conversation %r change again and again while they are read", conversation_id[:80])
+    return [None if type(one) is PartialMessage and needed == "all" else one for one in left]
+
+
+def with_contents_at_once(
+    conversation_id: str, messages: Sequence[Message], settings: Settings, needed: Needed
+) -> Steps[list[Message] | None]:
+    """The same; None if a message was changed or removed in the meantime, so the messages are no longer of one
+    moment."""
+    found, changed = yield from _attempt(conversation_id, messages, settings, needed)
+    return None if changed else [one for one in found if one is not None]
+
+
+def _attempt(
+    conversation_id: str, messages: Sequence[Message | None], settings: Settings, needed: Needed
+) -> Steps[tuple[list[Message | None], bool]]:
+    """The messages with their contents, and whether some were changed or removed since they were read: these are as
+    they are now, without contents."""
+    found: list[Message | None] = [*messages]
+    waiting = {at: message for at, message in enumerate(messages) if type(message) is PartialMessage}
+    if not waiting or needed == "none":
+        return found, False
     keys = settings.keyspace.conversation(conversation_id)
-    waiting: dict[int, PartialMessage] = {
-        at: message for at, message in enumerate(messages) if type(message) is PartialMessage and needed != "none"
-    }
-    for left in reversed(range(_TRIES)):
-        if not waiting:
-            break
-        wanted = [_wanted(keys, message, needed) for message in waiting.values()]
-        values = dict(zip(waiting, (yield from _read(wanted)), strict=True))
-        doubtful = []
-        for at, message in waiting.items():
-            if None in values[at] and left:
-                doubtful.append(at)
-            else:
-                found[at] = _joined(conversation_id, message, values[at])
-        before, waiting = waiting, {}
-        if doubtful:  # its contents have left with it, or were replaced
-            present = yield from _find(keys, [before[at].id for at in doubtful], settings)
-            for at, now in zip(doubtful, present, strict=True):
-                if now is not None and now.sequence != before[at].sequence:
-                    now = None  # another message has its id
-                found[at] = now
-                if type(now) is PartialMessage and now.stored == before[at].stored:
-                    found[at] = _joined(conversation_id, now, values[at])
-                elif type(now) is PartialMessage:
-                    waiting[at] = now
-    return found
+    wanted = [_wanted(keys, message, needed) for message in waiting.values()]
+    values = dict(zip(waiting, (yield from _read(wanted)), strict=True))
+    doubtful = [at for at, given in values.items() if None in given]
+    changed = False
+    if doubtful:  # its contents have left with it, were replaced, or are lost
+        present = yield from _find(keys, [waiting[at].id for at in doubtful], settings)
+        for at, now in zip(doubtful, present, strict=True):
+            if type(now) is PartialMessage and now.stored == waiting[at].stored:
+                continue
+            changed = True
+            # If its sequence differs, another message has its id.
+            found[at] = now if now is not None and now.sequence == waiting[at].sequence else None
+            del waiting[at]
+    for at, message in waiting.items():
+        found[at] = _joined(conversation_id, message, values[at])
+    return found, changed
 
 
 def with_content(conversation_id: str, message: Message | None, settings: Settings) -> Steps[Message | None]:

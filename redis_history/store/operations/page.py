@@ -13,8 +13,8 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from redis_history.store.operations.archives import StoredArchive
-from redis_history.store.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain
-from redis_history.store.operations.contents import FIND, with_content, with_contents
+from redis_history.store.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain, read
+from redis_history.store.operations.contents import FIND, with_content, with_contents, with_contents_at_once
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
@@ -31,6 +31,8 @@ PAGE_ARCHIVED: Final = load_script("page_archived", "_declared", "_member", "_ar
 
 _logger = logging.getLogger("redis_history")
 
+#: Attempts to read a page of one moment, if its large contents leave in the meantime.
+_TRIES: Final = 5
 #: Messages read together. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
 #: The same with archived messages, because each may be in a different archive.
@@ -101,6 +103,13 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
             page = yield from self._with_replies(page, settings)
         if self.contents == "none" or not any(type(message) is PartialMessage for message in page.messages):
             return page
+        for _ in range(_TRIES):
+            whole = yield from with_contents_at_once(self.conversation_id, page.messages, settings, self.contents)
+            if whole is not None and len(whole) == len(page.messages):
+                return replace(page, messages=whole)
+            page = yield from read(self.call(settings), settings)
+            if page.live:
+                page = yield from self._with_replies(page, settings)
         found = yield from with_contents(self.conversation_id, page.messages, settings, self.contents)
         kept = [index for index, message in enumerate(found) if message is not None]
         archived = tuple(page.archived[index] for index in kept) if page.archived else ()

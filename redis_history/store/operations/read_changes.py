@@ -33,7 +33,7 @@ from redis_history.store.operations.base import (
     read,
     readable,
 )
-from redis_history.store.operations.contents import entries_with_contents, with_contents
+from redis_history.store.operations.contents import entries_with_contents, with_contents, with_contents_at_once
 from redis_history.store.operations.page import Page, page_of_members
 from redis_history.store.operations.record import RECORD_KEYS, decode_value
 from redis_history.store.operations.run import bury_run, read_run
@@ -41,6 +41,7 @@ from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_text
 from redis_history.values import Message, Position
+from redis_history.values._caps import MAX_MESSAGE_BYTES
 from redis_history.values.beside import PartialMessage
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
@@ -55,6 +56,8 @@ HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
 
 #: A read of changes stops after this many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
+#: Attempts to read a head of one moment, if the large contents of its messages leave in the meantime.
+_TRIES: Final = 5
 #: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
 
@@ -82,14 +85,19 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
         call = Call(HEAD, (keys.state, keys.log, keys.messages), [b"%d" % self.messages], self._decode)
-        head: Head
-        head, replies = yield from read(call, settings)
-        if head.newest.live:
-            head = yield from self._with_replies(head, replies, call, settings)
-        if not self.contents or not any(type(message) is PartialMessage for message in head.newest.messages):
-            return head
-        found = yield from with_contents(self.conversation_id, head.newest.messages, settings)
-        return replace(head, newest=replace(head.newest, messages=[one for one in found if one is not None]))
+        for _ in range(_TRIES):
+            head: Head
+            head, replies = yield from read(call, settings)
+            if head.newest.live:
+                head = yield from self._with_replies(head, replies, call, settings)
+            messages = head.newest.messages
+            if not self.contents or not any(type(message) is PartialMessage for message in messages):
+                return head
+            found = yield from with_contents_at_once(self.conversation_id, messages, settings, "all")
+            if found is not None:
+                return replace(head, newest=replace(head.newest, messages=found))
+        present = yield from with_contents(self.conversation_id, messages, settings)
+        return replace(head, newest=replace(head.newest, messages=[one for one in present if one is not None]))
 
     def _with_replies(
         self, head: Head, replies: dict[int, tuple[bytes, float]], call: Call, settings: Settings
@@ -320,7 +328,7 @@ def _with_content(change: Change, conversation: ConversationState | None, log: l
     for message_id, sequence in change.references:
         stored = conversation.stored.get(message_id) if conversation else None
         if conversation and stored is not None and stored.position.sequence == sequence:
-            messages.append(decode_member(conversation.member_of(message_id)))
+            messages.append(decode_member(conversation.member_of(message_id), MAX_MESSAGE_BYTES))
         elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or _has_left(
             message_id, change.entry.revision, log
         ):
