@@ -17,6 +17,7 @@ from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import NoteFork
 from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.scripts import SCRIPTS
+from redis_history.values import beside
 from tests.conftest import Servers
 from tests.docs.pages import DOCS, rows, sections
 from tests.support.cluster import RealCluster
@@ -33,7 +34,8 @@ KINDS: Final = {
     "copy": r"[^:]+:x",
     "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "draft": r"[^:]+:d:\w+(:0)?",
+    "large": r"[^:]+:b:\w+",
+    "draft": r"[^:]+:d:\w+(:[0b])?",
 }
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
@@ -179,8 +181,12 @@ def _neighbor(conversation_id: str) -> str:
 
 
 @pytest.mark.proves("cluster")
-def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: str) -> None:
+def test_scripts_use_the_keys_that_they_declare(
+    server_of: Servers, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = server_of("cluster")
+    monkeypatch.setattr(beside, "LARGE_BYTES", 7)  # "word 10" and later ones
+    monkeypatch.setattr(beside, "BEGINNING_BYTES", 2)
     with traced(cluster) as found:
         _work(cluster, namespace)
     table = {

@@ -31,6 +31,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
+                name = re.sub(r":b:[0-9a-f]{56}$", ":b:<digests>", name)
                 name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
@@ -42,11 +43,14 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         store.compact("a b", through=store.get("a b")[0], summary="y")
         look()
         assert len(found) == 6
+        store.append("a b", user("x" * 40_000))
+        look()
+        assert len(found) == 7
         with store.stream("a b") as reply:
             reply.write("x")
             wait_until(lambda: store.get("a b")[-1].text == "x", "the reply")
             look()
-        assert len(found) == 7
+        assert len(found) == 8
         store.update_conversation("a b", user_id=1, agent_name="a")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])

@@ -27,6 +27,8 @@ _COMPACTING: Final = (
     "persist {log}",
     "pttl {state}",
     "publish {published} a",
+    "set {large} a",
+    "exists {large}",
 )
 #: By purpose, the commands with example arguments; {names} stand for keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
@@ -47,12 +49,15 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "llen {log}",
         "lindex {log} 0",
         "getrange {content} 0 1",
+        "mget {large}",
     ),
     "writing": (
         *_COMPACTING,
         "append {content} a",
         "strlen {content}",
-        "exists {messages}",
+        "sadd {draft} a",
+        "srem {draft} a",
+        "smembers {draft}",
         "pubsub|numsub a",
         "pubsub|numpat",
         "zpopmin {pending_delete}",
@@ -136,6 +141,8 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "registry": keys.registry,
         "archive": keys.archive("0", 1),
         "content": keys.state[:-1] + b"t:1",
+        "large": keys.content("1", "1"),
+        "draft": keys.draft("1"),
         "pending_work": keys.pending_work,
         "pending_delete": keys.pending_work + b":1",
         "index": keyspace.index,
