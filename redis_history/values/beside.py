@@ -18,16 +18,17 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from redis_history.errors import CorruptDataError
+from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.values import _zstd
+from redis_history.values._validation import refuse
 from redis_history.values.contents import is_readable
 from redis_history.values.message import Message
 
 #: Values of at least this many bytes stand beside their message. From here on, a script that gets the value costs the
 #: server more than the SET, the MGET and the commands of the script that links it: see docs/operations.md.
 LARGE_BYTES: Final = 32_000
-#: The bytes of a content that its message keeps: enough for a preview, and to see of which kind it is.
-BEGINNING_BYTES: Final = 512
+#: The bytes of a content that its message keeps: enough for a preview, and to see that it is base64 (`MIN_BASE64`).
+BEGINNING_BYTES: Final = 1_200
 
 _ENTRY: Final = struct.Struct(">IHI32s")
 _COUNT: Final = struct.Struct(">H")
@@ -73,7 +74,7 @@ class Reference(NamedTuple):
 
 class PartialMessage(Message, frozen=True, kw_only=True):
     """A message without its large contents: each text, base64 or bytes of 32,000 bytes or more is cut after the first
-    512, and the input of a tool call, the content of a result, and lists and maps in these are empty if they are so
+    1,200, and the input of a tool call, the content of a result, and lists and maps in these are empty if they are so
     large. `stored` is its stored form. It cannot be stored again; `get` and `get_message` return it whole."""
 
     stored: bytes = b""
@@ -211,6 +212,17 @@ def references_in(data: bytes) -> list[Reference]:
 
 #: What contents a reader needs: all, none, or the texts, lists and maps, but not base64 and bytes.
 Needed = Literal["all", "texts", "none"]
+
+
+def check_needed(contents: object) -> Needed:
+    """What a caller needs. Raises InvalidInputError."""
+    if contents is True or contents is False:
+        return "all" if contents else "none"
+    if contents != "texts":
+        refuse(contents, "contents", 'True, False or "texts"', InvalidInputError)
+    return "texts"
+
+
 #: In place of a content that is not needed: its beginning stays.
 KEPT: Final = True
 Value = bytes | None | Literal[True]
@@ -226,6 +238,26 @@ def are_texts(array: bytes, id_at: int, references: Sequence[Reference]) -> list
             raise CorruptDataError("the table of the large contents of a message is damaged") from error
         found.append(is_readable(beginning) if isinstance(beginning, str) else not isinstance(beginning, bytes))
     return found
+
+
+def missing_in_parts(array: bytes, id_at: int, references: Sequence[Reference]) -> dict[int | None, int]:
+    """The bytes that each part lacks, by its index; None: other fields. Raises CorruptDataError."""
+    spans: list[tuple[int, int]] = []
+    at = 1
+    try:
+        for index, item in enumerate(_items(array)):
+            data = memoryview(item)
+            if index == 2 + _PARTS:
+                spans = [(at + start, at + start + len(part)) for start, part in _values_in(data, every=True)]
+            at += len(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptDataError("the stored bytes of a message are damaged") from error
+    missing: dict[int | None, int] = {}
+    for start, length, size, _ in references:
+        own = (number for number, (first, end) in enumerate(spans) if first <= id_at + start < end)
+        part = next(own, None)
+        missing[part] = missing.get(part, 0) + max(size - length, 0)
+    return missing
 
 
 def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Sequence[Value]) -> bytes:

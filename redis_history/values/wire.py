@@ -275,6 +275,17 @@ def needed_of(message: PartialMessage, needed: beside.Needed) -> list[bool]:
     return beside.are_texts(array, _id_at(array), references)
 
 
+def missing_in_parts(message: Message) -> dict[int | None, int]:
+    """The bytes of base64 and bytes that each part lacks, by its index; None: other fields. Raises CorruptDataError,
+    MissingExtraError."""
+    if not isinstance(message, PartialMessage):
+        return {}
+    array, references = _uncompressed(message.stored), beside.references_in(message.stored)
+    are_texts = beside.are_texts(array, _id_at(array), references)
+    missing = [one for one, is_text in zip(references, are_texts, strict=True) if not is_text]
+    return beside.missing_in_parts(array, _id_at(array), missing)
+
+
 def whole(message: PartialMessage, values: Sequence[beside.Value]) -> Message:
     """The message with its large contents, in the order of `beside.references_in`; still a PartialMessage if some of
     them are KEPT. Raises CorruptDataError, MissingExtraError."""

@@ -146,7 +146,7 @@ async def _previews(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -
 
 async def conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
-    cursor = (await view.store.snapshot(name, limit=1)).cursor
+    cursor = (await view.store.snapshot(name, limit=1, contents=False)).cursor
     found = await view.store.get_conversation(name)
     if found is None:
         raise _unknown_conversation(name)
@@ -192,7 +192,7 @@ async def messages(view: LiveView, request: ApiRequest) -> Response:
     archived, first = request.flag("include_archived"), request.flag("first")
     if since is not None and first:
         batch = min(limit + 1, _PAGE)
-        oldest = store.iter(name, batch=batch, since=since, before=before, include_archived=archived)
+        oldest = store.iter(name, batch=batch, since=since, before=before, include_archived=archived, contents="texts")
         shapes, more = await _read_forward(oldest, limit)
         return answer({"messages": shapes, "more": more, "cursor": None})
     cursor = None
@@ -200,11 +200,12 @@ async def messages(view: LiveView, request: ApiRequest) -> Response:
     async def read(count: int, before: Position | None) -> list[Message]:
         nonlocal cursor
         if before is None and since is None:
-            snapshot = await store.snapshot(name, limit=count)
+            snapshot = await store.snapshot(name, limit=count, contents="texts")
             cursor = str(snapshot.cursor)
             if not archived:
                 return snapshot.messages
-        return await store.get(name, limit=count, before=before, since=since, include_archived=archived)
+        options: dict[str, Any] = {"include_archived": archived, "contents": "texts"}
+        return await store.get(name, limit=count, before=before, since=since, **options)
 
     shapes, more, _ = await _read_back(read, limit, before)
     page = {"messages": shapes, "more": more, "cursor": cursor}
@@ -230,12 +231,12 @@ async def originals(view: LiveView, request: ApiRequest) -> Response:
     live_ids = {summary.id}
 
     async def read(count: int, before: Position | None) -> list[Message]:
-        page = await view.store.get(name, limit=count, before=before, include_archived=True)
+        page = await view.store.get(name, limit=count, before=before, include_archived=True, contents="texts")
         # The summary did not replace live messages before it: system messages, and messages that were appended
         # later with an older time.
         first = page[0].position if page else None
         since = None if first is None else first._replace(sequence=first.sequence - 1)  # includes the first message
-        live = await view.store.get(name, since=since, before=before) if page else []
+        live = await view.store.get(name, since=since, before=before, contents=False) if page else []
         live_ids.update(one.id for one in live)
         return page
 

@@ -251,7 +251,7 @@ class ListWatch(_Watch):
                 # The record first, and then the newest message with the life: if that is the life of the event, which
                 # was there before both, the record is of this life, too.
                 records = await asyncio.gather(*map(self._store.get_conversation, some))
-                snapshots = await asyncio.gather(*(self._store.snapshot(one, limit=1) for one in some))
+                snapshots = await asyncio.gather(*(self._store.snapshot(one, limit=1, contents=False) for one in some))
             except BackendUnavailableError as error:
                 _logger.warning("the live list of conversations waits for the server: %s", error)
                 return

@@ -13,6 +13,7 @@ from redis_history.store.search.hits import Highlight, SearchHit
 from redis_history.values import Conversation, Message, Part, TextPart
 from redis_history.values.contents import readable_text
 from redis_history.values.runs import RunInfo
+from redis_history.values.wire import missing_in_parts
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000
@@ -61,13 +62,14 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
     most = None if whole else LONGEST
     fields: dict[str, Any] = to_json(message)
     sources = fields.pop("sources")
-    shape = _shortened(fields, "metadata", most, "metadata_cut")
+    missing = missing_in_parts(message)
+    shape = _shortened(fields, "metadata", most, "metadata_cut", missing.get(None, 0))
     if "metadata_cut" in shape:
         shape["metadata"] = {"is_summary": message.is_summary}
     if shape["participant"] is not None:
         shape["participant"] = _shortened(shape["participant"])
     shape["text"] = fields["text"][:most]
-    shape["parts"] = [_part_shape(part, most) for part in fields["parts"]]
+    shape["parts"] = [_part_shape(part, most, missing.get(at, 0)) for at, part in enumerate(fields["parts"])]
     shape["sources"] = _source_shapes(sources, most)
     if len(shape["sources"]) < len(sources):
         shape["sources_cut"] = len(sources)
@@ -124,11 +126,11 @@ def _facts_of_reply(message: Message) -> dict[str, Any]:
     return facts
 
 
-def _part_shape(part: dict[str, Any], most: int | None) -> dict[str, Any]:
+def _part_shape(part: dict[str, Any], most: int | None, missing: int = 0) -> dict[str, Any]:
     kind = str(part.get("type"))
     if kind not in _FREE:
         part = {"type": kind, "data": {name: value for name, value in part.items() if name not in _HIDDEN}}
-    return _shortened(part, _FREE.get(kind, "data"), most)
+    return _shortened(part, _FREE.get(kind, "data"), most, missing=missing)
 
 
 def _source_shapes(sources: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
@@ -143,9 +145,11 @@ def _source_shapes(sources: list[dict[str, Any]], most: int | None) -> list[dict
     return shapes
 
 
-def _shortened(fields: dict[str, Any], free: str = "", most: int | None = None, mark: str = "cut") -> dict[str, Any]:
+def _shortened(
+    fields: dict[str, Any], free: str = "", most: int | None = None, mark: str = "cut", missing: int = 0
+) -> dict[str, Any]:
     """The fields without hidden ones, with short texts. If the field `free` has more than `most` characters, it is cut,
-    and `mark` has its full length."""
+    and `mark` has its full length. `missing`: what it lacks already, because the message was read without it."""
     shape = {
         name: value[:_NAME] if isinstance(value, str) and name != free else value
         for name, value in fields.items()
@@ -154,8 +158,8 @@ def _shortened(fields: dict[str, Any], free: str = "", most: int | None = None, 
     value = shape.get(free)
     if value is not None and most is not None:
         text = value if isinstance(value, str) else dumps(value).decode()
-        if len(text) > most:
-            shape |= {free: text[:most], mark: len(text)}
+        if len(text) > most or missing:
+            shape |= {free: text[:most], mark: len(text) + missing}
     return shape
 
 

@@ -262,7 +262,7 @@ class LiveView(Guarded):
         if seen is not None:
             with suppress(InvalidCursorError):
                 return str(Cursor.parse(seen)), b""
-        now = (await self.store.snapshot(name, limit=1)).cursor
+        now = (await self.store.snapshot(name, limit=1, contents=False)).cursor
         data = {"conversation": name, "cursor": str(now), "revision": now.revision, "reason": "cursor_invalid"}
         return str(now), b"" if seen is None else frame("reset", data, str(now))
 

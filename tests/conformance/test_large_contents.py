@@ -114,7 +114,7 @@ async def test_a_reader_may_leave_the_contents_on_the_server(store: Any) -> None
     await store.append_many("c", [large("a"), user("small", id="s"), shot("b")])
     found = await store.get("c", contents=False)
     assert [type(one) for one in found] == [PartialMessage, type(user("x")), PartialMessage]
-    assert found[0].text == "a " + "x" * 510
+    assert found[0].text == "a " + "x" * 1_198
     assert found[2].tool_results[0].content[1] == {"type": "text", "text": "seen"}
     assert [one async for one in store.iter("c", contents=False)] == found
     assert ids(found) == ids(await store.get("c"))

@@ -132,6 +132,20 @@ async def test_long_values_are_cut_and_can_be_fetched(web: Any, store: Any) -> N
     assert [source["chunk"] for source in whole["sources"]] == ["c" * 2500] * 50
 
 
+async def test_images_stay_on_the_server_until_they_are_asked_for(web: Any, store: Any) -> None:
+    text, image = "x" * 40_000, {"type": "image", "data": "QUJD" * 20_000}
+    await store.append("c", tool(text, tool_result("t", [image, {"type": "text", "text": "seen"}]), id="m"))
+    page = await web.get(at("c", "messages"))
+    (message,) = page.json()["messages"]
+    written, returned = message["parts"]
+    assert written == {"type": "text", "text": "x" * 20_000, "cut": 40_000}
+    assert 80_000 <= returned["cut"] < 81_000
+    assert len(returned["content"]) < 1_500
+    assert "seen" in returned["content"]
+    whole = (await web.get(at("c", "messages", "m"))).json()
+    assert whole["parts"][1]["content"][0] == image
+
+
 async def test_pages_of_messages_lead_through_a_long_conversation(web: Any, store: Any) -> None:
     for first in range(0, 1400, 700):
         await store.append_many("c", [user(f"m{n}", id=f"m{n}") for n in range(first, first + 700)])

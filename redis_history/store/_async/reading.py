@@ -19,7 +19,7 @@ from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_mess
 from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
-from redis_history.values.beside import PartialMessage
+from redis_history.values.beside import Needed, PartialMessage, check_needed
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
@@ -45,7 +45,7 @@ class AsyncReading:
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
-        contents: bool = True,
+        contents: bool | Literal["texts"] = True,
     ) -> list[Message]:
         """Return messages, ascending by timestamp, or an empty list for an unknown conversation.
 
@@ -56,19 +56,20 @@ class AsyncReading:
         several steps, with archived ones more than 500, so they are not of one moment.
 
         With `include_archived`, compacted messages too. Each summary, also a former one, follows the messages that it
-        replaced. Large contents take one more step; `contents=False` leaves them on the server: a message that has any
-        is then a `PartialMessage`, with the beginning of each. See `read_contents`.
+        replaced. Large contents take one more step. `contents=False` leaves them on the server, `contents="texts"`
+        leaves base64 and bytes: a message that lacks any is a `PartialMessage`. See `read_contents`.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         page = ARCHIVED_PAGE if include_archived else PAGE
+        needed = check_needed(contents)
         first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
-        if wanted is not None or not contents:
-            first = replace(first, contents="none")
+        if wanted is not None or needed != "all":  # of unwanted messages, nothing is read
+            first = replace(first, contents="none" if wanted is not None else needed)
         found = await self._run(newest_messages(first, limit, wanted))
-        return await self._with_contents(conversation_id, found) if contents else found
+        return found if first.contents == needed else await self._with_contents(conversation_id, found, needed)
 
     async def iter(
         self,
@@ -81,7 +82,7 @@ class AsyncReading:
         participant_ids: Iterable[str] | None = None,
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
-        contents: bool = True,
+        contents: bool | Literal["texts"] = True,
     ) -> AsyncIterator[Message]:
         """Messages one by one, ascending, of a conversation of any length; `batch` of them are read together.
 
@@ -89,6 +90,7 @@ class AsyncReading:
         """
         check_conversation_id(conversation_id)
         _validation.check_batch(batch, "batch")
+        needed = check_needed(contents)
         filters = make_filters(roles, participant_ids, scope, since, before)
         first = ops.ReadPage(
             conversation_id, batch, False, filters.since, filters.before, include_archived, contents="none"
@@ -96,18 +98,18 @@ class AsyncReading:
         op: ops.ReadPage | None = first
         while op is not None:
             page = await self._backend.execute(op)
-            for portion in portions(filter(filters.wants, page.messages)) if contents else (page.messages,):
-                messages = await self._with_contents(conversation_id, portion) if contents else portion
+            for portion in portions(filter(filters.wants, page.messages)):
+                messages = await self._with_contents(conversation_id, portion, needed)
                 for message in messages:
                     if filters.wants(message):
                         yield message
             op = next_page(op, page, batch)
 
-    async def _with_contents(self, conversation_id: str, messages: list[Message]) -> list[Message]:
-        """The messages with their large contents, without those that were removed since."""
-        if not any(type(message) is PartialMessage for message in messages):
+    async def _with_contents(self, conversation_id: str, messages: list[Message], needed: Needed) -> list[Message]:
+        """The messages with the large contents that are needed, without those that were removed since."""
+        if needed == "none" or not any(type(message) is PartialMessage for message in messages):
             return messages
-        found = await self._backend.execute(ops.ReadContents(conversation_id, tuple(messages)))
+        found = await self._backend.execute(ops.ReadContents(conversation_id, tuple(messages), needed))
         return [message for message in found if message is not None]
 
     async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
@@ -120,7 +122,7 @@ class AsyncReading:
         since are left out, changed ones are as they are now."""
         check_conversation_id(conversation_id)
         _validation.check_list(messages, "messages", InvalidInputError)
-        return await self._with_contents(conversation_id, [*messages])
+        return await self._with_contents(conversation_id, [*messages], "all")
 
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -233,14 +235,16 @@ class AsyncReading:
             return await self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(await self._backend.execute(ops.ListConversations(user_id, agent_name, limit=_EVERY)))
 
-    async def snapshot(self, conversation_id: str, *, limit: int = 1000, contents: bool = True) -> ops.Snapshot:
+    async def snapshot(
+        self, conversation_id: str, *, limit: int = 1000, contents: bool | Literal["texts"] = True
+    ) -> ops.Snapshot:
         """The newest `limit` messages and the cursor of exactly that state. `contents` as in `get`.
 
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
         _validation.check_batch(limit, "limit")
-        head = await self._backend.execute(ops.ReadHead(conversation_id, limit, contents))
+        head = await self._backend.execute(ops.ReadHead(conversation_id, limit, check_needed(contents)))
         return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
 
     async def search(

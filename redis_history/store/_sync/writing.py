@@ -80,7 +80,8 @@ class Writing:
     ) -> list[ops.Appended]:
         """Add messages in this order as one change, all or nothing. Stored messages stay unchanged.
 
-        The options and errors are those of `append`. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        The options and errors are those of `append`. Raises BatchTooLargeError above 1,000 messages or 4 MB, not
+        counting large contents, or 64 MB with these.
         """
         condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
         batch = ops.Append.batch(conversation_id, messages, condition)
@@ -167,7 +168,7 @@ class Writing:
         necessary. Messages keep the timestamps they have, and get new sequences.
 
         This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
-        raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        raises RevisionConflictError. Raises BatchTooLargeError as `append_many`.
         """
         return self._write(ops.Restore.of(conversation_id, messages, expected_revision))
 

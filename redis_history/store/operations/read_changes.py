@@ -42,7 +42,7 @@ from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_text
 from redis_history.values import Message, Position
 from redis_history.values._caps import MAX_MESSAGE_BYTES
-from redis_history.values.beside import PartialMessage
+from redis_history.values.beside import Needed, PartialMessage
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
@@ -76,11 +76,11 @@ class Head(Struct, frozen=True):
 
 
 class ReadHead(OnConversation, Op[Head], frozen=True):
-    """The head and the `messages` newest messages, ascending, as of one moment, with or without their large
-    contents."""
+    """The head and the `messages` newest messages, ascending, as of one moment, with the large contents that are
+    needed."""
 
     messages: int = 0
-    contents: bool = True
+    contents: Needed = "all"
 
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -91,12 +91,12 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
             if head.newest.live:
                 head = yield from self._with_replies(head, replies, call, settings)
             messages = head.newest.messages
-            if not self.contents or not any(type(message) is PartialMessage for message in messages):
+            if self.contents == "none" or not any(type(message) is PartialMessage for message in messages):
                 return head
-            found = yield from with_contents_at_once(self.conversation_id, messages, settings, "all")
+            found = yield from with_contents_at_once(self.conversation_id, messages, settings, self.contents)
             if found is not None:
                 return replace(head, newest=replace(head.newest, messages=found))
-        present = yield from with_contents(self.conversation_id, messages, settings)
+        present = yield from with_contents(self.conversation_id, messages, settings, self.contents)
         return replace(head, newest=replace(head.newest, messages=[one for one in present if one is not None]))
 
     def _with_replies(
@@ -130,7 +130,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
             len(conversation.live),
             conversation.characters,
             conversation.tokens,
-            Page([conversation.message(name, "all" if self.contents else "none") for _, name in newest]),
+            Page([conversation.message(name, self.contents) for _, name in newest]),
         )
 
 
