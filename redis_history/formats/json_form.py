@@ -40,9 +40,9 @@ def to_json(value: Any) -> Any:
         fields: dict[str, Any] = {}
         if config.tag is not None:  # of an event, or of a part, whose number is for the stored form only
             fields[config.tag_field or ""] = config.tag if isinstance(config.tag, str) else value.type  # type: ignore[attr-defined]
-        names = NAMES if type(value) is Message else value.__struct_fields__
+        names = NAMES if isinstance(value, Message) else value.__struct_fields__
         fields |= {name: to_json(getattr(value, name)) for name in names if name != "extra"}
-        if type(value) is Message:
+        if isinstance(value, Message):
             fields |= {"position": to_json(value.position), "text": value.text, "is_summary": value.is_summary}
             fields["tokens"] = message_tokens(value)
         return fields

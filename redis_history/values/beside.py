@@ -21,7 +21,7 @@ import msgspec
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.values import _zstd
 from redis_history.values._validation import refuse
-from redis_history.values.contents import is_readable
+from redis_history.values.contents import kind_of_base64
 from redis_history.values.message import Message
 
 #: Values of at least this many bytes stand beside their message. From here on, a script that gets the value costs the
@@ -236,7 +236,10 @@ def are_texts(array: bytes, id_at: int, references: Sequence[Reference]) -> list
             beginning = msgspec.msgpack.decode(array[id_at + at : id_at + at + length])
         except (msgspec.MsgspecError, ValueError) as error:
             raise CorruptDataError("the table of the large contents of a message is damaged") from error
-        found.append(is_readable(beginning) if isinstance(beginning, str) else not isinstance(beginning, bytes))
+        if isinstance(beginning, str):
+            found.append(not beginning.startswith("data:") and kind_of_base64(beginning) is None)
+        else:
+            found.append(not isinstance(beginning, bytes))
     return found
 
 

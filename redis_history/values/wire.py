@@ -91,11 +91,7 @@ def encode(message: Message) -> tuple[bytes, int]:
     Raises InvalidMessageError for values that cannot be stored, MessageTooLargeError over the caps.
     """
     if type(message) is not Message:
-        if isinstance(message, PartialMessage):
-            raise InvalidMessageError(
-                f"message {message.id[:64]!r} was read without its large contents, which a write would remove; read it "
-                "with get_message, or with contents=True"
-            )
+        _check_whole(message)
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     try:
         row = _plain_row(message)
@@ -117,6 +113,14 @@ def encode(message: Message) -> tuple[bytes, int]:
     except (msgspec.MsgspecError, AttributeError, TypeError, ValueError, CorruptDataError) as error:
         reason = name_fields(str(error), message)
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {reason}") from error
+
+
+def _check_whole(message: Message) -> None:
+    if isinstance(message, PartialMessage):
+        raise InvalidMessageError(
+            f"message {message.id[:64]!r} was read without its large contents, which a write would remove; read it "
+            "with get_message, or with contents=True"
+        )
 
 
 def _checked_body(message: Message) -> tuple[bytes, int]:
@@ -385,6 +389,7 @@ def _id_at(array: bytes) -> int:
 def to_map(message: Message) -> dict[str, Any]:
     """The fields of a message that are not at their default, also unknown ones, as plain values; `timestamp` is a
     datetime. Raises InvalidMessageError for fields that cannot be stored."""
+    _check_whole(message)
     try:
         return map_of(message, NAMES)
     except (TypeError, AttributeError) as error:

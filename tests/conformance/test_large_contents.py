@@ -1,6 +1,7 @@
 """Large contents, which stand beside their messages: every operation with them, and what it leaves on the server."""
 
 import asyncio
+import base64
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,7 +30,7 @@ from tests.conformance.test_stream import execute
 from tests.support.servers import until
 
 TEXT = "x" * 40_000
-IMAGE = "QUJD" * 20_000
+IMAGE = base64.b64encode(bytes(range(256)) * 200).decode()
 
 
 def large(name: str, text: str = TEXT) -> Any:
@@ -371,6 +372,7 @@ async def test_a_batch_holds_more_bytes_with_large_contents(store: Any, monkeypa
 async def test_subscribers_read_many_large_messages(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a read of changes holds."""
     monkeypatch.setattr(contents, "PORTION_BYTES", 100_000)
+    monkeypatch.setattr(contents, "_CHANGES_BYTES", 100_000)
     async with store.subscribe("c") as events:
         for number in range(6):
             await store.append("c", large(str(number)))

@@ -12,7 +12,7 @@ from redis_history import Compressor, Conversation, HistoryStore, user
 from redis_history.cli.doctor.rights import RIGHTS, ROLES, Role, acl_line
 from redis_history.errors import BackendRefusedError
 from redis_history.integrations.importers import export_messages
-from redis_history.store.operations import scripts
+from redis_history.store.operations import DropDraft, scripts
 from redis_history.store.operations.keys import Keyspace
 from tests.docs.pages import DOCS, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
@@ -87,18 +87,20 @@ def reads(site: Site, role: str) -> None:
     with site.store("default") as others:
         others.append_many("c", [user(f"word {n}", id=str(n), timestamp="2026-01-31") for n in range(5)])
         others.compact("c", through="1", summary="two words")
+        others.append("large", user("x" * 40_000))
     with site.store(role) as store:
+        assert len(store.get("large")[0].text) == 40_000
         messages = store.get("c")
         assert store.get("c", since="2026-01-01", before=messages[3].position) == messages[:3]
         assert len(store.get("c", include_archived=True)) == 6
         assert store.get_message("c", "1") is not None
         assert list(store.iter("c")) == store.snapshot("c").messages == messages
         assert [hit.message.id for hit in store.search("c", '"word 4"')] == ["4"]
-        assert [one.conversation_id for one in store.list_conversations()] == ["c"]
+        assert [one.conversation_id for one in store.list_conversations()] == ["large", "c"]
         assert store.list_conversations(user_id=7) == []
         assert store.get_conversation("c") is not None
         assert store.get_run("c") is None
-        assert export_messages(store, site.server.folder / "exported").messages == 6
+        assert export_messages(store, site.server.folder / "exported").messages == 7
         assert store.capabilities.backend in ("redis", "valkey")
 
 
@@ -126,7 +128,10 @@ def writes(site: Site, role: str) -> None:
         store.create_conversation(Conversation("w", user_id=7, agent_name="a"))
         store.append_many("w", [user(str(n), id=str(n)) for n in range(9)])
         store.append("w", user("0", id="0"))
-        store.update_message("w", user("new", id="2"))
+        store.update_message("w", user("new" * 20_000, id="2"))
+        store.fork("w", "f")
+        assert store.delete_conversation("f")
+        store._backend.execute(DropDraft("w", "0" * 16))  # as after a fork that fails
         assert store.delete_messages("w", ["1"]) == 1
         store.update_conversation("w", title="t", user_id=8)
         assert [one.conversation_id for one in store.list_conversations(user_id=8)] == ["w"]
@@ -154,6 +159,7 @@ def compacts(site: Site, role: str) -> None:
             others.append_many(name, [user(str(n), id=str(n)) for n in range(40)])
     with site.store(role) as store:
         assert Compressor(store, lambda messages, previous: "all", max_messages=9).run_once().compressed == 2
+        store.compact("k", through=store.get("k")[2], summary="x" * 40_000)
 
 
 def searches(site: Site, role: str) -> None:
@@ -259,7 +265,7 @@ def test_a_writer_and_a_worker_change_messages_that_have_search_documents(
 def test_each_command_of_a_script_is_a_right_of_its_role(role: Role) -> None:
     """A script checks rights only when it comes to a command, which no test may do."""
     # Scripts include functions that they do not call: those that remove replies, or ask whether a slot moves.
-    uncalled = {"reader": {"hset", "hdel", "unlink"}, "worker": {"exists"}}.get(role, set())
+    uncalled = {"reader": {"hset", "hdel", "unlink"}}.get(role, set())
     assert in_scripts(SCRIPTS[role]) - commands(*ROLES[role]) == uncalled
     assert in_scripts(scripts.SCRIPTS) - commands(*ROLES["tenant"]) == set()
 
@@ -358,7 +364,7 @@ def test_a_reader_changes_nothing(make_site: Callable[[str], Site], kind: str) -
         with site.store("writer", ttl=0.05) as brief:
             brief.append("brief", user("x"))
             wait_until(lambda: brief.get_conversation("brief") is None, "its end")
-            assert [one.conversation_id for one in store.list_conversations()] == ["c"]
+            assert [one.conversation_id for one in store.list_conversations()] == ["large", "c"]
             counted = store.count_conversations()
             brief.list_conversations()
             assert (counted, store.count_conversations()) == (2, 1)

@@ -34,8 +34,10 @@ FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, a
 _READ_BYTES: Final = 4_000_000
 #: Attempts, if a message is changed while its contents are read.
 _TRIES: Final = 5
-#: Bytes of contents after which a read of changes stops, and that other readers hold together. It bounds their memory.
+#: Bytes of contents that a reader of many messages holds together; and after which a read of changes stops, which
+#: bounds a subscriber's memory.
 PORTION_BYTES: Final = 16_000_000
+_CHANGES_BYTES: Final = 1_000_000
 
 _logger = logging.getLogger("redis_history")
 
@@ -115,7 +117,7 @@ def entries_with_contents(conversation_id: str, entries: list[LogEntry], setting
     size, kept = 0, list[LogEntry]()
     for entry in entries:
         own = sum(one.size for message in entry.messages for one in _references(message))
-        if kept and kept[-1].messages and size + own > PORTION_BYTES:
+        if kept and kept[-1].messages and size + own > _CHANGES_BYTES:
             break
         size += own
         kept.append(entry)

@@ -56,14 +56,14 @@ for at = 5, fields_at - 1, 4 do
         if not linked[name] then gone[#gone + 1] = name end
       end
       contents.unlink(state, gone)
-      in_slices('SREM', draft .. ':b', gone)
+      for _, name in ipairs(gone) do redis.call('SREM', draft .. ':b', name) end
     end
   end
 end
 for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, string.find(key, ':b:%x+$') and 6 * lasts or lasts) end
 if #names > 0 then
-  in_slices('SADD', draft .. ':b', names)
+  for _, name in ipairs(names) do redis.call('SADD', draft .. ':b', name) end
   redis.call('PEXPIRE', draft .. ':b', 6 * lasts)
 end
 return 1
