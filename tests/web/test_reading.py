@@ -1,11 +1,10 @@
 """Reading over HTTP: conversations, messages, originals of summaries, search."""
 
-from base64 import base64
+from base64 import b64encode, urlsafe_b64encode
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-import urlsafe_b64encode
 
 from redis_history import (
     AttachmentPart,
