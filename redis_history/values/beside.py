@@ -102,13 +102,13 @@ def split(body: bytes) -> tuple[bytes, bytes, list[Content]]:
     found: list[tuple[int, int, int]] = []  # where a value begins, where its bytes begin, and where it ends
     at = 1
     for index, item in enumerate(_items(bytes((body[0] - 2,)) + body[1:])):  # without sequence and time
-        data = memoryview(item)
-        if len(data) >= LARGE_BYTES and index == _PARTS:
-            for start, part in _values_in(data):
+        field = memoryview(item)
+        if len(field) >= LARGE_BYTES and index == _PARTS:
+            for start, part in _values_in(field):
                 _find_in_part(part, at + start, found)
-        elif len(data) >= LARGE_BYTES and index not in _SMALL_FIELDS:
-            _find(data, at, found, within=index != _SOURCES)
-        at += len(data)
+        elif len(field) >= LARGE_BYTES and index not in _SMALL_FIELDS:
+            _find(field, at, found, within=index != _SOURCES)
+        at += len(field)
     if not found:
         return body, b"", []
     pieces, entries, contents = list[bytes](), list[bytes](), dict[str, Content]()

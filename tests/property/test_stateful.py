@@ -14,6 +14,7 @@ from redis_history import (
     HistoryStore,
     Message,
     MessageUpdated,
+    PartialMessage,
     Position,
     RetryPolicy,
     assistant,
@@ -26,11 +27,13 @@ from redis_history.errors import RedisHistoryError
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.store.operations.compact import Compacted
 from redis_history.store.operations.keys import Keyspace
+from redis_history.values import beside
 from redis_history.values.events import Event, MessagesAppended
 from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
+LARGE = "a large text"  # here, which stands beside its message
 OWNERS: st.SearchStrategy[int | str] = st.sampled_from(["u", 1, "1", 0])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])
 SUMMARY_IDS = st.sampled_from(["s0", "s1", "s2", "s3"])
@@ -38,18 +41,29 @@ ANY_IDS = st.one_of(IDS, SUMMARY_IDS)
 # Far from now on both sides, so that the two clocks cannot disagree about the order.
 TIMES = st.sampled_from([None, "1999-01-01", "1999-01-01", "2200-01-01"])
 PARTS = st.lists(
-    st.sampled_from(["x", "y", tool_use("1", "f"), tool_use("2", "f"), tool_result("1", "r"), tool_result("2", "r")]),
+    st.sampled_from(
+        [
+            "x",
+            "y",
+            LARGE,
+            f"y {LARGE}",
+            tool_use("1", "f"),
+            tool_use("2", "f"),
+            tool_result("1", "r"),
+            tool_result("2", "r"),
+        ]
+    ),
     min_size=1,
     max_size=3,
 )
 ROLES = st.sampled_from([user, user, assistant, assistant, system])
 MESSAGES = st.builds(lambda role, id, parts, time: role(parts, id=id, timestamp=time), ROLES, IDS, PARTS, TIMES)
 SUMMARIES = st.builds(
-    lambda id, text: user(text, id=id, metadata={"is_summary": True}), SUMMARY_IDS, st.sampled_from(["x", "y"])
+    lambda id, text: user(text, id=id, metadata={"is_summary": True}), SUMMARY_IDS, st.sampled_from(["x", "y", LARGE])
 )
 # Inside the messages of one time, where places are found by halving.
 POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
-QUERIES = st.sampled_from(["x", "y", "x y", '"x"', "r f", "nothing", "f*", "fo*"])
+QUERIES = st.sampled_from(["x", "y", "large", "x y", '"x"', "r f", "nothing", "f*", "fo*"])
 FILTERS = st.sampled_from(
     [
         {},
@@ -294,6 +308,21 @@ class RedisLikeMemory(RuleBasedStateMachine):
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == len(messages)
 
     @invariant()
+    def large_contents_are_those_of_messages(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        wanted: set[bytes] = set()
+        for name in ("a", "b{}:*"):
+            keys = Keyspace("default").conversation(name)
+            for one in self.clients[0].get(name, include_archived=True, contents=False):
+                if isinstance(one, PartialMessage):
+                    wanted |= {keys.content(one.id, each.digest) for each in beside.references_in(one.stored)}
+        with self.server.client() as client:
+            found = {key: client.pttl(key) for key in client.scan_iter(match="rh2:{default:*}:*:b:*")}
+        assert {key for key, ttl in found.items() if ttl == -1} == wanted
+        assert all(ttl <= 60_000 for ttl in found.values())
+
+    @invariant()
     def everything_is_equal(self) -> None:
         if not hasattr(self, "clients"):
             return
@@ -327,7 +356,11 @@ class CappedRedisLikeMemory(RedisLikeMemory):
 
 @pytest.mark.proves("faults", "index")
 @pytest.mark.parametrize("machine", [RedisLikeMemory, CappedRedisLikeMemory])
-def test_redis_does_what_memory_does(own_server: Any, full: bool, machine: type[RedisLikeMemory]) -> None:
+def test_redis_does_what_memory_does(
+    own_server: Any, full: bool, machine: type[RedisLikeMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "LARGE_BYTES", 10)
+    monkeypatch.setattr(beside, "BEGINNING_BYTES", 2)
     machine.server = own_server()
     run_state_machine_as_test(
         machine,
