@@ -5,6 +5,7 @@ import base64
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from msgspec.structs import replace
 from redis.exceptions import MovedError
 
 from redis_history import (
+    HistoryStore,
     MessagesAppended,
     MessageUpdated,
     PartialMessage,
+    Position,
     ReplyEnded,
     assistant,
     tool,
@@ -22,14 +25,23 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import BatchTooLargeError, InvalidMessageError, MessageConflictError, RevisionConflictError
-from redis_history.store.operations import Append, append, contents
-from redis_history.store.operations.keys import Keyspace
+from redis_history.errors import (
+    BackendRefusedError,
+    BatchTooLargeError,
+    InvalidMessageError,
+    MessageConflictError,
+    RevisionConflictError,
+)
+from redis_history.store.operations import Append, DropDraft, WriteDraft, append, contents
+from redis_history.store.operations.keys import Keyspace, content_name
+from redis_history.store.writes import Entry
+from redis_history.values import beside as beside_values
 from tests.conformance.conftest import ids, take
 from tests.conformance.test_stream import execute
 from tests.support.servers import until
 
 TEXT = "x" * 40_000
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
 IMAGE = base64.b64encode(bytes(range(256)) * 200).decode()
 
 
@@ -325,6 +337,52 @@ async def test_a_script_without_its_contents_writes_nothing(store: Any, beside: 
     assert await asyncio.to_thread(beside.send, words) in ([b"contents"], ["contents"])
     assert len(await store.get("c")) == 1
     await beside.are(0)
+
+
+@pytest.mark.proves("erase-user")
+@pytest.mark.backends("redis", "cluster")
+@pytest.mark.smoke
+async def test_the_contents_of_a_dropped_draft_are_removed(store: Any, beside: Beside) -> None:
+    entries = [Entry.of(replace(large(name), sequence=at, timestamp=TIME)) for at, name in enumerate("abc", 1)]
+    first, second, late = (
+        WriteDraft("f", token="0" * 16, page=at, revision=1, entries=((0, entry),))
+        for at, entry in enumerate(entries, 1)
+    )
+    assert await execute(store, first)
+    replaced = content_name("a", beside_values.digest_of(f"a {TEXT}".encode()))
+    gone = replace(second, removed=((0, "a", Position(*first_position(entries[0]))),), gone=(replaced,))
+    assert await execute(store, gone)
+    found = await asyncio.to_thread(beside.keys)
+    assert [ttl > 600_000 for ttl in found.values()] == [True], "as long as a fork may take"
+    await execute(store, DropDraft("f", "0" * 16, refuses=True))
+    await beside.are(0)
+    assert not await execute(store, late), "a page of a process that was stopped"
+    await beside.are(0, leaving=1)
+
+
+def first_position(entry: Entry) -> tuple[int, int]:
+    return entry.timestamp or 0, entry.message.sequence or 0
+
+
+async def test_a_full_server_refuses_large_contents(own_server: Any) -> None:
+    server = own_server("plain")
+    with server.client() as client, HistoryStore(server.url, namespace="n") as store:
+        await asyncio.to_thread(store.append, "c", large("a"))
+        client.config_set("maxmemory", 1)
+        before = client.dbsize()
+        for write in (
+            lambda: store.append("c", large("b")),
+            lambda: store.update_message("c", large("a", "y" * 40_000)),
+            lambda: store.restore("c", [large("b")]),
+        ):
+            with pytest.raises(BackendRefusedError) as caught:
+                await asyncio.to_thread(write)
+            assert caught.value.reason == "out_of_memory"
+        assert client.dbsize() == before
+        assert (await asyncio.to_thread(store.get, "c"))[0].text == f"a {TEXT}"
+        assert await asyncio.to_thread(store.delete_conversation, "c")
+        assert not client.keys("*:b:*")
+        client.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize("reader", [False, True])
