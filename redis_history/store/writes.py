@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError
-from redis_history.values import Message, Position
+from redis_history.values import Message, Position, beside
 from redis_history.values._validation import check_integer
 from redis_history.values.beside import Content, split
 from redis_history.values.pairs import marks
@@ -94,7 +95,10 @@ class Entry(Struct, frozen=True):
 
     def packed(self, *, zstd: bool) -> Packed:
         """Its stored form, compressed if the store does that and it becomes smaller."""
-        body, table, contents = split(self.body)
+        body = self.body
+        if len(body) < beside.LARGE_BYTES and not zstd:  # as most
+            return Packed(self, self.flags, body, ())
+        body, table, contents = split(body)
         flags = self.flags | BESIDE if contents else self.flags
         if zstd and (smaller := compress_body(body, table)) is not None:
             return Packed(self, flags | COMPRESSED, smaller, contents)
@@ -111,7 +115,7 @@ class Packed(NamedTuple):
     entry: Entry
     flags: int
     body: bytes
-    contents: list[Content]
+    contents: Sequence[Content]
 
     @property
     def head(self) -> bytes:

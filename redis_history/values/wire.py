@@ -345,14 +345,15 @@ def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[Corrup
     return messages, errors
 
 
-def has_live(members: Sequence[bytes]) -> bool:
-    """Whether a reply among them is being written."""
+def incomplete(members: Sequence[bytes]) -> tuple[bool, bool]:
+    """Whether a reply among them is being written, and whether a message has large contents."""
     try:
         if max(map(_flags, members), default=0) < STREAMING:
-            return False
+            return False, False
     except IndexError:  # a damaged one
         pass
-    return any(len(member) >= PREFIX_BYTES and _flags(member) & STREAMING for member in members)
+    flags = [_flags(member) for member in members if len(member) >= PREFIX_BYTES]
+    return any(one & STREAMING for one in flags), any(one & BESIDE for one in flags)
 
 
 def _checked(member: bytes, most: int = MAX_REST_BYTES) -> bytes:

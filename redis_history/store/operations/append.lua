@@ -92,9 +92,9 @@ end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
--- The names of the large contents of the messages to add, by id.
-local linked = {}
+local linked -- the messages to add that have large contents: id, and names of these
 if large then
+  linked = {}
   use_contents()
   for i = 1, count do
     local at = FIRST + (i - 1) * WIDTH
@@ -210,7 +210,9 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
-for _, one in ipairs(linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
+if linked then
+  for _, one in ipairs(linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
+end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)

@@ -224,14 +224,15 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
 
 def with_contents(call: Call, keys: ConversationKeys, packed: Iterable[Packed], settings: Settings) -> Call:
     """The call, with the large contents of the messages that it stores."""
-    contents = tuple(
-        (keys.content(one.entry.message.id, content.digest), pack_content(content, zstd=settings.zstd))
-        for one in packed
-        for content in one.contents
-    )
+    contents = []
+    for one in packed:
+        if one.contents:
+            names = [keys.content(one.entry.message.id, content.digest) for content in one.contents]
+            values = [pack_content(content, zstd=settings.zstd) for content in one.contents]
+            contents += zip(names, values, strict=True)
     if not contents:
         return call
-    return replace(call, keys=(*call.keys, *(key for key, _ in contents)), contents=contents)
+    return replace(call, keys=(*call.keys, *(key for key, _ in contents)), contents=tuple(contents))
 
 
 def _missing_keys(reply: Any) -> list[bytes] | None:

@@ -20,8 +20,8 @@ from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Message, Position
-from redis_history.values.beside import Needed, PartialMessage
-from redis_history.values.wire import decode_member, decode_members, has_live
+from redis_history.values.beside import Needed
+from redis_history.values.wire import decode_member, decode_members, incomplete
 
 if TYPE_CHECKING:
     from redis_history.store.memory.space import ConversationState, Space
@@ -41,7 +41,7 @@ ARCHIVED_PAGE: Final = 500
 
 class Page(Struct, frozen=True):
     """Consecutive messages, ascending. `unreadable` counts the corrupt ones, which were skipped. `live`: the page has a
-    reply that is being written.
+    reply that is being written. `partial`: it may have messages without their large contents.
 
     If archived messages were requested, `archived` says for each message whether it is archived, and `former_summaries`
     has the ids of the archived summaries (and may have others).
@@ -52,6 +52,7 @@ class Page(Struct, frozen=True):
     archived: tuple[bool, ...] = ()
     former_summaries: frozenset[str] = frozenset()
     live: bool = False
+    partial: bool = False
 
 
 class ReadPage(OnConversation, Read[Page], frozen=True):
@@ -89,19 +90,19 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
             return structs.replace(page, archived=(False,) * len(page.messages))
         sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
         found: list[tuple[Position, bool, Message]] = []
-        unreadable, live = 0, False
+        unreadable, live, partial = 0, False, False
         for order, _, members in sorted(sets):  # a live summary follows archived messages of its position
             page = page_of_members(self.conversation_id, members)
-            unreadable, live = unreadable + page.unreadable, live or page.live
+            unreadable, live, partial = unreadable + page.unreadable, live or page.live, partial or page.partial
             found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
         merged = self.cut(found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
-        return structs.replace(merged, live=live)
+        return structs.replace(merged, live=live, partial=partial)
 
     def completed(self, page: Page, settings: Settings) -> Steps[Page]:
         """Replies that are being written with their text so far, and messages with their large contents."""
         if page.live:
             page = yield from self._with_replies(page, settings)
-        if self.contents == "none" or not any(type(message) is PartialMessage for message in page.messages):
+        if not page.partial or self.contents == "none":
             return page
         for _ in range(_TRIES):
             whole = yield from with_contents_at_once(self.conversation_id, page.messages, settings, self.contents)
@@ -175,7 +176,8 @@ def page_of_members(conversation_id: str, reply: list[bytes]) -> Page:
     messages, errors = decode_members(reply)
     for error in errors:
         _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
-    return Page(messages, len(errors), live=has_live(reply))
+    live, partial = incomplete(reply)
+    return Page(messages, len(errors), live=live, partial=partial)
 
 
 def page_of(

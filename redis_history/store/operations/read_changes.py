@@ -42,7 +42,7 @@ from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_text
 from redis_history.values import Message, Position
 from redis_history.values._caps import MAX_MESSAGE_BYTES
-from redis_history.values.beside import Needed, PartialMessage
+from redis_history.values.beside import Needed
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
@@ -91,7 +91,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
             if head.newest.live:
                 head = yield from self._with_replies(head, replies, call, settings)
             messages = head.newest.messages
-            if self.contents == "none" or not any(type(message) is PartialMessage for message in messages):
+            if not head.newest.partial or self.contents == "none":
                 return head
             found = yield from with_contents_at_once(self.conversation_id, messages, settings, self.contents)
             if found is not None:
