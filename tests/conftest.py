@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.store._sync._runtime import _idle
+from redis_history.store.operations import append
 from redis_history.store.operations.keys import Keyspace
+from redis_history.values import large, wire
 from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, lasting, wait_until
 
@@ -122,6 +124,15 @@ def drop_indexes(client: Any, namespace: str) -> None:
         if index.startswith((Keyspace(namespace).index + b":", Keyspace(namespace).registries()[0][:-5])):
             with contextlib.suppress(redis.ResponseError):  # dropped by another worker
                 client.execute_command("FT.DROPINDEX", index)
+
+
+@pytest.fixture
+def small_caps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message may have 4 MB, and a change: contents of 64 MB would take tests long."""
+    monkeypatch.setattr(large, "MAX_MESSAGE_BYTES", 4_000_000)
+    monkeypatch.setattr(large, "_MOST_AROUND", 2_000_000)
+    monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 4_000_000)
+    monkeypatch.setattr(append, "MAX_BATCH_CONTENTS", 4_000_000)
 
 
 @pytest.fixture(scope="session")

@@ -352,6 +352,7 @@ def test_an_exclusive_store_records_in_runs_only(store: HistoryStore) -> None:
     assert roles_and_texts(store.get("c")) == EXPECTED
 
 
+@pytest.mark.usefixtures("small_caps")
 async def test_a_turn_above_the_limits_is_recorded_as_far_as_it_fits(async_store: AsyncHistoryStore) -> None:
     reported: list[str] = []
     record = capture(async_store, "c", on_error=lambda error, conversation_id, messages: reported.append(str(error)))

@@ -348,6 +348,7 @@ def test_search(case: Case, opened: Open) -> None:
                 assert not any(bytes_[50:100] in shown for bytes_ in (DATA, SAFE, SIGNATURE))
 
 
+@pytest.mark.usefixtures("small_caps")
 def test_above_the_cap_of_a_message(case: Case) -> None:
     for replaced in ((SECRET,), (DATA, SAFE)):
         dumped = json.dumps(case.items)

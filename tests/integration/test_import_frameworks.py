@@ -298,6 +298,7 @@ async def test_google_adk_twice(old: Any, store: HistoryStore, async_store: Asyn
     assert [problem.reason.partition("keeps ")[2] for problem in problems] == ["step", "lang"]
 
 
+@pytest.mark.usefixtures("small_caps")
 def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore) -> None:
     good = '{"type": "human", "data": {"content": "good"}}'
     bad = ["no JSON", "[]", '{"type": "human"}', '{"type": "human", "data": {"content": 5}}']

@@ -40,6 +40,7 @@ from redis_history.values.pairs import open_calls, pairs_of
 KEY = {"project_key": "p", "session_id": "0f8fad5b-d9cb-469f-a165-70867728950e"}
 WHERE = {"app_name": "a", "user_id": "u", "session_id": "s"}
 #: Characters of results.
+pytestmark = pytest.mark.usefixtures("small_caps")
 SOME, MUCH, TOO_MUCH = 10_000, 1_000_000, 4_500_000
 
 

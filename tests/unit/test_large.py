@@ -8,19 +8,14 @@ from hypothesis import strategies as st
 
 from redis_history import AttachmentPart, Message, ReasoningPart, assistant, text, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidMessageError
-from redis_history.values import ToolResultPart, UnknownPart, large, wire
+from redis_history.values import ToolResultPart, UnknownPart, large
 from redis_history.values.pairs import open_calls
 from redis_history.values.wire import encode_body
 
 MB = 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def smaller_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contents of 64 MB would take the tests long."""
-    for module in (large, wire):
-        monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 4 * MB)
-    monkeypatch.setattr(large, "_MOST_AROUND", 2 * MB)
+pytestmark = pytest.mark.usefixtures("small_caps")
 
 
 def test_parts_that_fit_alone_become_several_messages() -> None:

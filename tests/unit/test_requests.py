@@ -207,6 +207,7 @@ def test_wrong_arguments_of_lists(wrong: Any) -> None:
             store.subscribe_all(after="")  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("small_caps")
 def test_errors_have_kinds() -> None:
     with HistoryStore("memory://") as store:
         for kind, call in (
