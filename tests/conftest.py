@@ -16,6 +16,7 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.store._sync._runtime import _idle
 from redis_history.store.operations.keys import Keyspace
 from tests.support.cluster import RealCluster
+from tests.support.restricted import RESTRICTED
 from tests.support.servers import RealServer, lasting, wait_until
 
 settings.register_profile(
@@ -77,7 +78,10 @@ class Servers:
     def __call__(self, kind: str) -> Any:
         """A RealServer; of the kind "cluster" a RealCluster, which has the same `url` and `client`."""
         if kind not in self._running:
-            self._running[kind] = RealCluster() if kind == "cluster" else RealServer(kind)
+            if kind in RESTRICTED:
+                self._running[kind] = RESTRICTED[kind]()
+            else:
+                self._running[kind] = RealCluster() if kind == "cluster" else RealServer(kind)
             self._running[kind].start()
         return self._running[kind]
 

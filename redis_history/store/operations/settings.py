@@ -121,6 +121,7 @@ class Settings:
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
+    `poll_interval`: seconds between reads of an idle subscription.
     `contact_of`: with the server of a key.
     `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
     the next write takes one round trip.
@@ -137,6 +138,7 @@ class Settings:
     publishes: bool = False
     contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
+    poll_interval: float = 3.0
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     @cached_property
@@ -145,6 +147,16 @@ class Settings:
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
         return b"%d" % self.log_length, ttl, kept
+
+    @property
+    def publish_command(self) -> bytes:
+        """The command with which scripts publish: see lua/_publish.lua."""
+        return b"SPUBLISH" if self.cluster else b"PUBLISH"
+
+    @property
+    def publishing(self) -> bytes:
+        """Argument 8 of every writing script: the command that publishes the change, or empty."""
+        return self.publish_command if self.publishes else b""
 
     @property
     def indexed(self) -> bool:
