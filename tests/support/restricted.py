@@ -71,8 +71,8 @@ class ServerlessCluster(RealCluster):
         super().__init__(1, "redis8", options=renamed(tuple(one for one in REFUSED if one != "COMMAND")))
 
 
-class KvrocksServer(RealServer):
-    """A server that answers as Kvrocks does, through a proxy that replaces commands."""
+class ReplacingServer(RealServer):
+    """A server behind a proxy that replaces commands, so that they have other answers."""
 
     def __init__(self) -> None:
         super().__init__("plain")
@@ -129,22 +129,35 @@ class KvrocksServer(RealServer):
                 for _ in range(int(line[1:])):
                     size = int(requests.readline()[1:])
                     words.append(requests.read(size + 2)[:-2])
-                upstream.sendall(_packed(_replaced(words)))
+                upstream.sendall(_packed(self.replaced(words)))
         _shut(client, upstream)
+
+    def replaced(self, words: list[bytes]) -> list[bytes]:
+        """The command to send instead of a client's."""
+        raise NotImplementedError
+
+
+class ForgetfulServer(ReplacingServer):
+    """A server that accepts settings without effect."""
+
+    def replaced(self, words: list[bytes]) -> list[bytes]:
+        return [b"ECHO", b"OK"] if [one.upper() for one in words[:2]] == [b"CONFIG", b"SET"] else words
 
 
 _INFO: Final = b"# Server\\r\\nversion:2.12.1\\r\\nkvrocks_version:2.12.1\\r\\nredis_version:4.0.0\\r\\n"
 
 
-def _replaced(words: list[bytes]) -> list[bytes]:
-    """A command with the answer that Kvrocks gives to this one."""
-    name = words[0].upper()
-    if name == b"INFO":
-        return [b"EVAL", b"return '%b'" % _INFO, b"0"]
-    if name == b"CONFIG" and words[1].upper() == b"GET":
-        return [b"EVAL", b"return {}", b"0"]
-    unknown = name in (b"CONFIG", b"MODULE", b"WAIT", b"WAITAOF") or (name, *words[1:2]) == (b"CLIENT", b"SETINFO")
-    return [b"kvrocks_lacks_" + name] if unknown or name.startswith(b"FT.") else words
+class KvrocksServer(ReplacingServer):
+    """A server that answers as Kvrocks does."""
+
+    def replaced(self, words: list[bytes]) -> list[bytes]:
+        name, *rest = (word.upper() for word in words)
+        if name == b"INFO":
+            return [b"EVAL", b"return '%b'" % _INFO, b"0"]
+        if name == b"CONFIG" and rest[0] == b"GET":
+            return [b"EVAL", b"return {}", b"0"]
+        unknown = name in (b"CONFIG", b"MODULE", b"WAIT", b"WAITAOF") or (name, *rest[:1]) == (b"CLIENT", b"SETINFO")
+        return [b"kvrocks_lacks_" + name] if unknown or name.startswith(b"FT.") else words
 
 
 def _packed(words: list[bytes]) -> bytes:

@@ -120,6 +120,12 @@ class ClusterNodes:
         except (redis_errors.SlotNotCoveredError, IndexError) as error:
             raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
+    def serves(self, address: Address, key: bytes) -> bool:
+        """Whether this node serves a key."""
+        with suppress(redis_errors.ClusterDownError):  # no node serves it now
+            return self.owner(key) == address
+        return False
+
     def contact(self, key: bytes) -> Contact:
         try:
             return self.node(self.owner(key)).contact
@@ -303,12 +309,8 @@ class ClusterDoorbell:
 
     def _shards(self, address: Address, topic: Topic) -> list[bytes]:
         """The sharded channels for a topic at this node: that of the key, or those of all registries."""
-        served = []
-        with suppress(redis_errors.ClusterDownError):
-            for name in self._registries if topic.is_pattern else [topic.name]:
-                if self._nodes.owner(name) == address:
-                    served.append(name)
-        return served
+        names = self._registries if topic.is_pattern else [topic.name]
+        return [name for name in names if self._nodes.serves(address, name)]
 
     def _note_move(self) -> None:
         self._nodes.stale = True
