@@ -159,9 +159,9 @@ class Doorbell:
     """Wakes the watchers of topics. Runs from the first `watch` until `close`.
 
     `prefix` is the prefix of the notification channels. `announce` makes the server send notifications.
-    `poll_interval`: of the store, in seconds. `hears_published`: whether it listens to published messages too.
-    `warns`: whether to log refusals as warnings. `shards`: the sharded channels for a topic that this node of a cluster serves at present; `moved` is called when it
-    serves other ones.
+    `poll_interval`: of the store, in seconds. `hears_published`: whether it listens to published messages too. `warns`:
+    whether to log refusals as warnings. `shards`: the sharded channels for a topic that this node of a cluster serves
+    at present; `moved` is called when it serves other ones.
     """
 
     def __init__(
