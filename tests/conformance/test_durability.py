@@ -17,7 +17,10 @@ async def test_capabilities_are_those_of_the_backend(stores: Stores, store: Any)
     assert isinstance(found, Capabilities)
     assert found.dangers == ()
     if stores.backend == "memory":
-        assert found in (Capabilities("memory", search="client", doorbell="direct", doorbell_all="direct"), Capabilities("custom"))
+        assert found in (
+            Capabilities("memory", search="client", doorbell="direct", doorbell_all="direct"),
+            Capabilities("custom"),
+        )
         return
     assert found.backend == ("valkey" if stores.backend == "valkey" else "redis")
     assert found.mode == ("cluster" if stores.backend == "cluster" else "standalone")

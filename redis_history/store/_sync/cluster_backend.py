@@ -120,11 +120,11 @@ class ClusterNodes:
         except (redis_errors.SlotNotCoveredError, IndexError) as error:
             raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
-    def serves(self, address: Address, key: bytes) -> bool:
-        """Whether this node serves a key."""
-        with suppress(redis_errors.ClusterDownError):  # no node serves it now
-            return self.owner(key) == address
-        return False
+    def owner_now(self, key: bytes) -> Address | None:
+        """The node that serves a key, if there is one now."""
+        with suppress(redis_errors.ClusterDownError):
+            return self.owner(key)
+        return None
 
     def contact(self, key: bytes) -> Contact:
         try:
@@ -289,6 +289,7 @@ class ClusterDoorbell:
         self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, Doorbell] = {}
         self._removed: list[Doorbell] = []
+        self._owners: list[Address | None] = []
         self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -310,10 +311,18 @@ class ClusterDoorbell:
     def _shards(self, address: Address, topic: Topic) -> list[bytes]:
         """The sharded channels for a topic at this node: that of the key, or those of all registries."""
         names = self._registries if topic.is_pattern else [topic.name]
-        return [name for name in names if self._nodes.serves(address, name)]
+        return [name for name in names if self._nodes.owner_now(name) == address]
 
     def _note_move(self) -> None:
-        self._nodes.stale = True
+        self._nodes.stale, self._owners = True, []
+
+    def _compare_shards(self) -> None:
+        """Have the doorbells compare their sharded channels if a slot of the namespace has moved."""
+        owners = [self._nodes.owner_now(registry) for registry in self._registries]
+        if owners != self._owners:
+            self._owners = owners
+            for doorbell in [*self._doorbells.values()]:
+                doorbell.compare()
 
     def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
@@ -359,8 +368,7 @@ class ClusterDoorbell:
                 if self._nodes.stale or time.monotonic() - asked > max(_REFRESH_SECONDS, self._poll_interval):
                     self._nodes.refresh()
                     asked = time.monotonic()
-                    for doorbell in [*self._doorbells.values()]:
-                        doorbell.compare()
+                    self._compare_shards()
             except Exception as error:  # noqa: BLE001 -- the next attempt may work
                 _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
             try:
@@ -422,8 +430,7 @@ class ClusterBackend(RedisBackend):
     def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         self._make_usable()
         super().watch_run(conversation_id, run_id, wake)
-        with suppress(redis_errors.ClusterDownError):
-            return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
+        return self._server.owner_now(self._settings.keyspace.conversation(conversation_id).state)
 
     def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
         nodes = self._server
