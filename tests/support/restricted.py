@@ -178,4 +178,11 @@ RESTRICTED: Final[dict[str, Any]] = {
 }
 #: The backend of which a restricted server has the abilities, and the face to test it with.
 LIKE: Final = {"renamed": "plain", "denied": "redis", "serverless": "cluster", "kvrocks": "plain"}
+#: How subscriptions and `subscribe_all` learn of changes there.
+DOORBELLS: Final = {
+    "renamed": ("publish", "poll"),
+    "denied": ("publish", "poll"),
+    "serverless": ("publish", "publish"),
+    "kvrocks": ("publish", "publish"),
+}
 FACE: Final = {"renamed": "async", "denied": "sync", "serverless": "async", "kvrocks": "sync"}

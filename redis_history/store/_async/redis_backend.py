@@ -140,6 +140,7 @@ class AsyncRedisBackend:
         doorbell, doorbell_all = await self._try_doorbell()
         return replace(
             survey,
+            mode="cluster" if self._settings.cluster else survey.mode,
             search="server" if self.search_mode == "server" else "client",
             doorbell=doorbell,
             doorbell_all=doorbell_all,

@@ -141,6 +141,7 @@ class RedisBackend:
         doorbell, doorbell_all = self._try_doorbell()
         return replace(
             survey,
+            mode="cluster" if self._settings.cluster else survey.mode,
             search="server" if self.search_mode == "server" else "client",
             doorbell=doorbell,
             doorbell_all=doorbell_all,
