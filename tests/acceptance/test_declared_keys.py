@@ -37,7 +37,7 @@ KINDS: Final = {
 }
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
-WITHOUT_KEYS: Final = {"TIME", "INFO", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
+WITHOUT_KEYS: Final = {"TIME", "PUBLISH", "SPUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
 
 
 def _kind(key: str) -> str:

@@ -15,7 +15,7 @@ local function mark_of(registry)
 end
 
 local function head_of(state)
-  local epoch, revision, head, run = unpack(redis.call('HMGET', state, 'e', 'r', 'x', 'R')) -- 4
+  local epoch, revision, head, run = unpack(redis.call('HMGET', state, 'e', 'r', 'x', 'R')) -- at most 4
   local readable, lease = pcall(cmsgpack.unpack, run or '\192') -- nil
   local status = readable and type(lease) == 'table' and lease[4]
   if not readable or status == 'active' or status == 'stopping' then return '' end
