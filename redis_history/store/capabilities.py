@@ -14,7 +14,8 @@ class Capabilities(Struct, frozen=True):
 
     `str` shows one value per line. In a cluster: abilities of all primaries, and their least durable settings.
 
-    - `backend`: "redis" (or compatible), "valkey", "memory" or "custom". `version`: of the server.
+    - `backend`: "redis" (or unknown and compatible), "valkey", "kvrocks", "dragonfly", "garnet", "keydb", "upstash",
+      "memory" or "custom". `version`: of the server itself, not of the Redis that it is compatible with.
     - `mode`: "standalone", "cluster" or "sentinel".
     - `search`: "server" (its index) or "client" (the store reads and ranks one conversation). `search_module`: name and
       version of the server's search module.

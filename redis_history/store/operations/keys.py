@@ -46,6 +46,11 @@ def is_list(key: bytes) -> bool:
     return len(key.rpartition(b":")[2]) == 40
 
 
+def is_content(key: bytes) -> bool:
+    """Whether it is the content of a streaming reply, which ends with the token of 16 digits."""
+    return key[-19:-16] == b":t:"
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 
