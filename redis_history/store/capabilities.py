@@ -46,7 +46,8 @@ class Capabilities(Struct, frozen=True):
         """Risks to stored conversations, as sentences. Unknown settings do not count as risks."""
         found = []
         if self.eviction not in (None, "noeviction"):
-            found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")
+            which = "keys that expire" if self.eviction.startswith("volatile") else "keys"
+            found.append(f"the server evicts {which} when its memory is full ({self.eviction}): set noeviction")
         if self.aof is False:
             lost = "all since the last snapshot" if self.snapshots else "everything"
             found.append(f"there is no append-only file: a restart loses {lost}")

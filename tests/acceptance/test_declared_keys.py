@@ -198,7 +198,6 @@ def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: s
         assert found.undeclared[name] <= undeclared, name
 
 
-@pytest.mark.proves("declared")
 @pytest.mark.parametrize("kind", ["plain", "redis"])
 def test_scripts_declare_their_keys_on_one_server(kind: str, server_of: Servers, namespace: str) -> None:
     server = server_of(kind)
@@ -209,7 +208,6 @@ def test_scripts_declare_their_keys_on_one_server(kind: str, server_of: Servers,
     assert found.declared.keys() | OF_THE_INDEX == {*SCRIPTS}
 
 
-@pytest.mark.proves("declared")
 @pytest.mark.parametrize("product", ["dragonfly", "upstash"])
 def test_scripts_run_on_lua_54_with_declared_keys_only(product: str, server_of: Servers, namespace: str) -> None:
     server = server_of("plain")

@@ -9,7 +9,9 @@ import pytest
 
 import redis_history
 from redis_history.store.operations.scripts import SCRIPTS, with_key_locking
+from tests.docs.pages import DOCS, rows, sections
 
+MANAGED = DOCS / "how-to" / "managed-servers.md"
 SCRIPT_FILES = sorted((Path(redis_history.__file__).parent / "store" / "operations").rglob("*.lua"))
 DIALECT = next(path for path in SCRIPT_FILES if path.name == "_dialect.lua")
 #: Lua 5.1 unpacks less than 8,000 values, and fails in the middle of a script with more.
@@ -31,14 +33,10 @@ FOREIGN: Final = re.compile(
     r"\b(?:goto|getfenv|setfenv|loadstring|load|require|cjson|bit|os|io|utf8|debug|select|print|rawget|rawset|"
     r"getmetatable|setmetatable|collectgarbage|_G)\b|//|<<|>>|~(?!=)|&|\|"
 )
-#: The commands in scripts: a server or a user that lacks one of them cannot be used. docs/how-to/managed-servers.md
-#: lists them. A search gets its commands, FT.SEARCH, as arguments.
-COMMANDS: Final = {
-    "APPEND", "EXISTS", "GETRANGE", "HDEL", "HGET", "HMGET", "HSET", "HSETNX", "LINDEX", "LLEN", "LRANGE",
-    "LTRIM", "PERSIST", "PEXPIRE", "PEXPIREAT", "PTTL", "PUBLISH", "PUBSUB", "RENAME", "RPUSH", "STRLEN",
-    "TIME", "UNLINK", "ZADD", "ZCARD", "ZCOUNT", "ZPOPMIN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGESTORE", "ZREM",
-    "ZREMRANGEBYRANK", "ZREVRANGE", "ZSCORE",
-}  # fmt: skip
+#: The commands in scripts, as the page tells providers. A server or a user without one of them cannot be used. A search
+#: gets its commands, FT.SEARCH, as arguments.
+[_ALWAYS] = [commands for needed, commands in rows(sections(MANAGED)["Commands and rights"]) if needed == "always"]
+COMMANDS: Final = set(re.findall(r"`([A-Z]+)`", _ALWAYS.partition("in scripts:")[2]))
 #: A command as the first argument of a call.
 COMMAND: Final = re.compile(
     r"(?:redis\.p?call|\bdeclared and redis\.call or redis\.pcall\)|\battempt|\bin_slices)\(\s*([^,)]+)"
@@ -94,14 +92,17 @@ def test_a_script_runs_on_lua_51_and_54(path: Path) -> None:
             assert " / " not in whole or "a float" in line, f"{where}: use math.floor, or say why 'a float' may be"
 
 
-@pytest.mark.parametrize("path", SCRIPT_FILES, ids=lambda path: path.stem)
-def test_a_script_uses_documented_commands_only(path: Path) -> None:
-    for line, code in _code(path.read_text()):
-        for name in COMMAND.findall(line):
-            if name.startswith("'"):
-                assert name.strip("'") in COMMANDS, line
-            else:  # in_slices, the search, and the definitions of these functions
-                assert name in ("command", "...", "unpack(command", "names", "key"), f"{path.name}: {line} {code}"
+def test_scripts_use_the_documented_commands() -> None:
+    used: dict[str, str] = {}
+    for path in SCRIPT_FILES:
+        for line, _ in _code(path.read_text()):
+            for name in COMMAND.findall(line):
+                if name.startswith("'"):
+                    used[name.strip("'")] = f"{path.name}: {line.strip()}"
+                else:  # in_slices, the search, and the definitions of these functions
+                    assert name in ("command", "...", "unpack(command", "names", "key"), f"{path.name}: {line}"
+    assert not {name: line for name, line in used.items() if name not in COMMANDS}
+    assert not COMMANDS - used.keys()
 
 
 def test_the_flag_of_upstash_is_the_first_line_of_a_script() -> None:
