@@ -8,6 +8,7 @@ import pytest
 from redis_history import Participant, assistant, tool_use, user
 from redis_history.store import operations as ops
 from redis_history.store.operations.base import Call
+from redis_history.store.operations.documents import WriteDocuments
 from redis_history.store.operations.drafts import WriteDraft
 from redis_history.store.operations.fork import _WRITTEN
 from redis_history.store.operations.keys import Keyspace
@@ -57,7 +58,7 @@ def test_removals_and_documents() -> None:
     assert largest(ops.DeleteMessages.of("c", names), indexed=True) <= MOST
     read = tuple(messages(_DOCUMENTS))
     vectors = tuple(b"123456" for _ in read)
-    assert largest(ops.WriteDocuments("c", read, "e", 1, vectors), indexed=True) <= MOST
+    assert largest(WriteDocuments("c", read, "e", 1, vectors), indexed=True) <= MOST
 
 
 def test_pages_of_drafts() -> None:
