@@ -239,3 +239,28 @@ def test_writes_to_a_conversation_with_an_owner_take_one_round_trip(server_of: S
         assert len(found.declared["append"]) == 1
         assert [one.conversation_id for one in store.list_conversations(user_id="v")] == ["c"]
         assert not store.list_conversations(user_id="u")
+
+
+def test_repeated_calls_on_one_server_take_one_round_trip(server_of: Servers, namespace: str) -> None:
+    server = server_of("plain")
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.create_conversation(Conversation("c", user_id="u"))
+        store.append_many("c", _messages(5))
+        store.compact("c", through="m2", summary="so far")
+        store.get("c", include_archived=True)
+        with store.stream("c", id="live") as reply:
+            reply.write("text")
+            wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")
+            store.snapshot("c")
+            with traced(server) as found:
+                for _ in range(3):
+                    store.append("c", user("x"))
+                    store.snapshot("c")
+                    store.get("c", include_archived=True)
+            assert found.declared["append"] == 3 * [{"state", "messages", "log", "registry", "list"}]
+            assert found.declared["head"] == 3 * [{"state", "messages", "log", "registry", "content", "archive"}]
+            assert len(found.declared["page_archived"]) == 3
+        with traced(server) as found, store.stream("c") as reply:
+            reply.write("text")
+        assert len(found.declared["append"]) == 1, "the writer declares the content itself"
+        assert len(found.declared["update"]) == 1

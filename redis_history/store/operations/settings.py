@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from redis_history.store.leases import Contact
-from redis_history.store.operations.keys import Keyspace, is_content, is_list
+from redis_history.store.operations.keys import Keyspace, is_list, is_reply_or_archive
 from redis_history.store.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class ServerClock:
 
 class ExtraKeys:
     """Keys that scripts have asked for (lua/_change.lua), by the key of the state. With them, the next call takes one
-    round trip. `wanted`: which keys to remember; `seconds`: for how long, because contents of replies leave."""
+    round trip. `wanted`: which keys to remember; `seconds`: for how long, because replies and archives leave."""
 
     _CONVERSATIONS: Final = 10_000
     _KEYS: Final = 8  # of each
@@ -151,9 +151,10 @@ class Settings:
     `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
     `contact_of`: with the server of a key.
-    `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies that
-    reading scripts have asked for; not in a cluster, where a key that has left would stop the call while its slot
-    moves. `locking`: see `with_key_locking`. `durable`: the server acknowledges only durable writes, says its operator.
+    `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
+    archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
+    its slot moves. `locking`: see `with_key_locking`. `durable`: the server acknowledges only durable writes, says its
+    operator.
     """
 
     keyspace: Keyspace
@@ -170,7 +171,7 @@ class Settings:
     locking: bool = False
     durable: bool = False
     lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
-    contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_content, 10.0))
+    contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_reply_or_archive, 10.0))
 
     def __post_init__(self) -> None:
         if self.cluster:
