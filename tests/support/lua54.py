@@ -13,13 +13,14 @@ import hashlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from lupa.lua54 import LuaError, LuaRuntime
 
 from tests.support.script_keys import keys_of
+from tests.support.servers import RealServer
 
 MOST_ARGUMENTS = 3999
 LOCKING = b"#!lua flags=allow-key-locking\n"
@@ -124,7 +125,7 @@ class StrictServer:
         self._replies = _Replies(self._calls)
         self._declared: set[bytes] = set()
         self._lua = self._runtime()
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting = threading.Thread(target=self._accept, name="strict server", daemon=True)
         self._accepting.start()
 
     def close(self) -> None:
@@ -154,7 +155,7 @@ class StrictServer:
             except OSError:
                 return
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            thread = threading.Thread(target=self._serve, args=(client,), daemon=True, name="connection")
             self._threads.append(thread)
             self._sockets.add(client)
             thread.start()
@@ -215,6 +216,9 @@ class StrictServer:
             return b"-ERR too many arguments\r\n"
         if name.decode() in self._refused:
             return b"-ERR unknown command '%b'\r\n" % name
+        if name in (b"WAIT", b"WAITAOF"):  # about the writes of scripts, which have a connection of their own
+            self._calls.sendall(_command(words))
+            return self._replies.read()
         if name not in (b"EVAL", b"EVALSHA"):
             return None
         sha = words[1]
@@ -442,4 +446,19 @@ def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
     return items, at
 
 
-Made = Callable[..., StrictServer]
+class StrictRedis(RealServer):
+    """A Redis without search behind a `StrictServer`."""
+
+    def __init__(self) -> None:
+        super().__init__("plain")
+
+    def start(self) -> StrictRedis:
+        super().start()
+        self.strict = StrictServer(str(self.socket), info={"redis_version": self.binary.version})
+        self.url = self.strict.url
+        return self
+
+    def close(self) -> None:
+        self.strict.close()
+        super().close()
+        assert not self.strict.faults, self.strict.faults[:5]
