@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
+from redis_history.cli.doctor import examine
 from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import NoteFork
 from redis_history.store.operations.keys import Keyspace
@@ -218,6 +219,12 @@ def test_scripts_run_on_lua_54_with_declared_keys_only(product: str, server_of: 
         _work(server, namespace, strict.url)
         assert not strict.faults
         assert strict.most_arguments <= 3500
+        assert strict.with_flag == {product == "upstash"}
+        with HistoryStore(strict.url, namespace=namespace) as store:
+            found = {one.check: one for one in examine(store, strict.url)}
+        assert {name: one.detail for name, one in found.items() if one.state == "problem"} == {}
+        assert "declared keys only" in found["search"].detail
+        assert not strict.faults
     finally:
         strict.close()
 

@@ -101,7 +101,7 @@ def _command(words: list[bytes]) -> bytes:
 
 class StrictServer:
     """`info`: lines of INFO in place of the server's own version. `refused`: commands that it does not know. `locks`:
-    as Upstash, where scripts must have the flag; other servers reject it."""
+    as Upstash, where scripts may have the flag; other servers reject it."""
 
     def __init__(
         self, path: str, *, info: dict[str, str], refused: frozenset[str] = frozenset(), locks: bool = False
@@ -119,6 +119,8 @@ class StrictServer:
         #: What scripts did wrong, and the most arguments of a command.
         self.faults: list[str] = []
         self.most_arguments = 0
+        #: Whether scripts had the flag of Upstash.
+        self.with_flag: set[bool] = set()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._calls = self._connect()
@@ -232,9 +234,10 @@ class StrictServer:
 
     def _run(self, sha: bytes, keys: list[bytes], args: list[bytes], resp3: bool) -> bytes:
         source = self.scripts[sha]
-        if source.startswith(LOCKING) != self._locks:
+        if source.startswith(LOCKING) and not self._locks:
             return b"-ERR Unexpected flag in script shebang\r\n"
         self._declared = set(keys)
+        self.with_flag.add(source.startswith(LOCKING))
         try:
             if sha not in self.functions:
                 body = source.removeprefix(LOCKING) if self._locks else source
