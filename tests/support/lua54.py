@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from lupa.lua54 import LuaError, LuaRuntime
+from lupa.lua54 import LuaError, LuaRuntime  # type: ignore[import-untyped]
 
 from tests.support.script_keys import keys_of
 from tests.support.servers import RealServer
@@ -193,9 +193,9 @@ class StrictServer:
             pass
         finally:
             self._sockets.discard(client)
-            for one in (client, server):
+            for end in (client, server):
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    end.shutdown(socket.SHUT_RDWR)
             if copying is not None:
                 copying.join()
             for one in (requests, replies, client, server):
@@ -270,7 +270,7 @@ class StrictServer:
             return b"-%b\r\n" % value[b"err"]
         if value[b"ok"] is not None:
             return b"+%b\r\n" % value[b"ok"]
-        items = []
+        items: list[Any] = []
         while (item := value[len(items) + 1]) is not None:
             items.append(self._encoded(item, resp3))
         return b"*%d\r\n%b" % (len(items), b"".join(items))
@@ -324,7 +324,7 @@ class StrictServer:
             return msgspec.Raw(_packed_text(value))
         if value is None or isinstance(value, bool | int | float):
             return value
-        items = []
+        items: list[Any] = []
         while (item := value[len(items) + 1]) is not None:
             items.append(self._plain(item))
         assert len(items) == len(list(value)), "the scripts pack arrays only"
