@@ -110,12 +110,18 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         HistoryStore(url, namespace=namespace, ttl=3600) as brief,
     ):
         store.create_conversation(Conversation("c", user_id="u", agent_name="a"))
+        first = store.snapshot("c").cursor
         store.append_many("c", _messages(20))
         store.append("c", user("word 3", id="m3"))
         store.update_message("c", user("other", id="m1"))
         store.delete_messages("c", ["m2", "unknown"])
         for through, name in (("m5", "s1"), ("m7", "s2")):
             store.compact("c", through=through, summary=user("so far", id=name, metadata={"is_summary": True}))
+        with HistoryStore(url, namespace=namespace) as other:  # which does not know the archives yet
+            other.get_message("c", "m4")
+        with HistoryStore(url, namespace=namespace) as other, other.subscribe("c", after=first) as changes:
+            for _ in range(5):
+                assert changes.get(timeout=10)
         store.get("c", include_archived=True)
         store.get_message("c", "m4")
         cursor = store.snapshot("c").cursor

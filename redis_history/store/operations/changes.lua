@@ -24,10 +24,10 @@ local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary
 
--- Asks for archives, those of all entries together.
-local function need(archives)
+-- Whether archives are declared. Otherwise it asks for them, for those of all entries together.
+local function may_read(archives)
   local missing = undeclared_archives(state, archives)
-  if not missing then return end
+  if not missing then return true end
   ask = ask or {'keys'}
   for i = 2, #missing do ask[#ask + 1] = missing[i] end
 end
@@ -41,8 +41,7 @@ local function appended(timestamp, sequence)
   end
   if member and not (summary and id_of(member) == summary) then return member end
   local archives = archive_index.at(state, timestamp, sequence)
-  need(archives)
-  for i = #archives, 1, -1 do
+  for i = may_read(archives) and #archives or 0, 1, -1 do
     member = locate(archive_of(state, archives[i]), time, sequence)
     local id = member and id_of(member) or ''
     if member and id ~= archives[i][OF.former] and not redis.call('HGET', state, '^' .. id) then return member end
@@ -53,8 +52,7 @@ local function of_id(id, timestamp, sequence)
   local time = string.format('%.0f', timestamp)
   local live = locate_live(messages, time, sequence, id)
   if live then return live end
-  need((archive_index.at(state, timestamp, sequence)))
-  return (find_archived(state, time, sequence, id))
+  return may_read((archive_index.at(state, timestamp, sequence))) and (find_archived(state, time, sequence, id)) or nil
 end
 
 local missing, first_missing = {}, nil -- by sequence, the list for its id
