@@ -17,7 +17,7 @@ from rich.text import Text
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
-from redis_history.cli._stores import connect, existing, namespaces, open_store, other_namespaces
+from redis_history.cli._stores import connect, existing, namespaces, no_such_owner, open_store, other_namespaces, owner_in
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
@@ -45,15 +45,22 @@ _SHOWN = 200  # characters of a message next to a hit
 @_options.offset
 @click.option("--all", "everything", is_flag=True, help="Show all conversations.")
 @_options.owners
-def ls_command(context: Context, limit: int, offset: int, everything: bool, **owner: Any) -> None:
+def ls_command(
+    context: Context, limit: int, offset: int, everything: bool, user_id: int | str | None, agent_name: str | None
+) -> None:
     """List conversations, the last changed first.
 
     Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
-    messages, number of tokens (estimated), time of the last change, owner and agent.
+    messages, number of tokens (estimated), time of the last change, owner and agent. Exit status 1 for an unknown
+    owner.
     """
     limit = _ALL if everything else limit
     with open_store(context) as store:
+        owner = {"user_id": owner_in(store, user_id), "agent_name": agent_name}
         found = store.list_conversations(**owner, limit=limit + 1, offset=offset)
+        if not found and user_id is not None and not store.count_conversations(user_id=owner["user_id"]):
+            complain(no_such_owner(store, user_id))
+            raise SystemExit(FAILED)
         others = "" if found or context.json else other_namespaces(store)
     screen = console()
     if context.json:
@@ -291,7 +298,8 @@ def search_command(
     with open_store(context, searches=language) as store:
         if conversation is None:
             try:
-                hits = store.search_all(query, user_id=user_id, agent_name=agent_name, **options)
+                owner = owner_in(store, user_id)
+                hits = store.search_all(query, user_id=owner, agent_name=agent_name, **options)
             except CapabilityError as error:
                 complain(str(error), _NO_SEARCH)
                 raise SystemExit(WRONG) from error
