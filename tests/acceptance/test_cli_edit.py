@@ -4,6 +4,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from redis_history import Conversation, HistoryStore, user
 from tests.support.commands import environment
 from tests.support.servers import free_port
@@ -75,6 +77,39 @@ def test_erase_deletes_what_a_user_owns(store: HistoryStore, on: Any) -> None:
     assert ended == {"kind": "ended", "user_id": 7, "conversations": 2, "messages": 2}
     assert [one.conversation_id for one in store.list_conversations()] == ["c"]
     assert on("erase", "--user", '"7"', "-y").stdout == '"7": 1 conversation with 1 message erased\n'
+
+
+def test_an_owner_is_found_whatever_its_type(store: HistoryStore, on: Any) -> None:
+    """Sessions and JSON often have numbers as text. A number is the number first."""
+    for name, owner in (("a", "42"), ("b", 7), ("c", "7"), ("d", "ann"), ("e", None)):
+        store.create_conversation(Conversation(name, user_id=owner))
+        store.append(name, user("biscuit"))
+    for owner, found in (("42", ["a"]), ('"42"', ["a"]), ("7", ["b"]), ('"7"', ["c"]), ("ann", ["d"])):
+        assert [one["conversation_id"] for one in on("ls", "--user", owner, "--json").lines] == found
+    searched = on("search", "biscuit", "--user", "42", "--json")
+    if searched.returncode != 2:  # 2: no search on this server
+        assert [one["conversation_id"] for one in searched.lines] == ["a"]
+    done = on("erase", "--user", "42", "-y")
+    assert (done.stdout, done.stderr) == ('"42": 1 conversation with 1 message erased\n', "")
+    done = on("erase", "--user", "7", "-y")
+    assert done.stdout == "7: 1 conversation with 1 message erased\n"
+    assert done.stderr == 'the owner "7", a text, still has 1 conversation\n'
+    assert sorted(one.conversation_id for one in store.list_conversations()) == ["c", "d", "e"]
+
+
+@pytest.mark.parametrize("command", ["ls", "erase", "erase --yes", "erase --yes --json"])
+def test_an_unknown_owner_is_an_error_that_names_the_others(store: HistoryStore, on: Any, command: str) -> None:
+    done = on(*command.split(), "--user", "5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no owner 5 in the namespace" in done.stderr
+    assert "no conversation has an owner" in done.stderr
+    for name, owner in (("a", 7), ("b", "7"), ("c", "ann\x1b"), ("d", "ann\x1b")):
+        store.create_conversation(Conversation(name, user_id=owner))
+    for nobody in ("5", '"5"', "bob", ""):
+        done = on(*command.split(), "--user", nobody)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith('that changed last: ann␛, "7", 7\n'), done.stderr
+    assert store.count_conversations() == 4
 
 
 def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
