@@ -17,7 +17,15 @@ from rich.text import Text
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
-from redis_history.cli._stores import connect, existing, namespaces, no_such_owner, open_store, other_namespaces, owner_in
+from redis_history.cli._stores import (
+    connect,
+    existing,
+    namespaces,
+    no_such_owner,
+    open_store,
+    other_namespaces,
+    owner_in,
+)
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError

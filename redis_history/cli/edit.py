@@ -119,7 +119,7 @@ def _confirm(yes: bool, question: str) -> None:
 
 @define("erase")
 @click.option("--user", "user_id", metavar="ID", type=owner_of, required=True,
-              help="The owner of the conversations: 1 is the number, or else the text; '\"1\"' only the text.")  # fmt: skip
+              help="The owner of the conversations: 1 is the number or else the text, '\"1\"' the text.")  # fmt: skip
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @_options.quiet
 def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) -> None:

@@ -190,7 +190,7 @@ def _explain(context: Context, listener: socket.socket, allow_writes: bool) -> N
 @click.option("--conversation", "conversations", metavar="ID", multiple=True,
               help="A conversation to show; repeatable.")  # fmt: skip
 @click.option("--user", metavar="ID", type=owner_of,
-              help="Show the conversations of this user: 1 is the number, or else the text; '\"1\"' only the text.")  # fmt: skip
+              help="Show this user's conversations: 1 is the number or else the text, '\"1\"' the text.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show the whole namespace.")
 @click.option("--append-as", metavar="NAME", help="Allow appending, as the agent of this name.")
 @click.option("--http", metavar="PORT", type=Number(0, 65535), help="Serve streamable HTTP on 127.0.0.1, at /mcp.")

@@ -88,6 +88,11 @@ def test_links_of_the_reference() -> None:
             )
 
 
+def test_every_page_of_the_reference_is_listed() -> None:
+    overview = (DOCS / "reference.md").read_text(encoding="utf-8")
+    assert {page.name for page in REFERENCE} == set(re.findall(r"\]\(reference/([\w.-]+)\)", overview))
+
+
 def _missing(names: set[str], text: str) -> set[str]:
     return {name for name in names if f"`{name}" not in text}
 
