@@ -37,7 +37,9 @@ async def page(own_server: Start) -> AsyncIterator[dict[str, dict[str, Any]]]:
 
 
 def names_of(page: dict[str, dict[str, Any]], text: str) -> dict[str, Any]:
+    """The names after the block with this text; later blocks have other agents and answers."""
     [found] = [names for block, names in page.items() if text in block]
+    found["answer"].__globals__.update(found)
     return found
 
 
@@ -119,7 +121,8 @@ async def test_another_origin_behind_a_proxy(page: Any) -> None:
     found = names_of(page, f'origins=["{ORIGIN}"]')
     # The answer of the page's first block, whose model needs no key.
     found["chat"]._answer = names_of(page, "tokens of your model")["answer"]
-    async with listening(found["app"], lifespan="on") as port, httpx.AsyncClient(timeout=20) as client:
+    served = listening(found["app"], lifespan="on", root_path="/v1")
+    async with served as port, httpx.AsyncClient(timeout=20) as client:
         url = f"http://127.0.0.1:{port}/chat"
         headers = {"Host": "api.example.com", "Origin": ORIGIN}
         wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
