@@ -64,9 +64,9 @@ def ls_command(
     """
     limit = _ALL if everything else limit
     with open_store(context) as store:
-        owner = {"user_id": owner_in(store, user_id), "agent_name": agent_name}
-        found = store.list_conversations(**owner, limit=limit + 1, offset=offset)
-        if not found and user_id is not None and not store.count_conversations(user_id=owner["user_id"]):
+        owner = owner_in(store, user_id)
+        found = store.list_conversations(user_id=owner, agent_name=agent_name, limit=limit + 1, offset=offset)
+        if not found and user_id is not None and not store.count_conversations(user_id=owner):
             complain(no_such_owner(store, user_id))
             raise SystemExit(FAILED)
         others = "" if found or context.json else other_namespaces(store)
@@ -82,7 +82,8 @@ def ls_command(
     if len(found) > limit:
         click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
     elif not found and not context.json:
-        kind = "such conversations" if offset or owner != dict.fromkeys(owner) else "conversations"
+        is_filtered = offset or owner is not None or agent_name is not None
+        kind = "such conversations" if is_filtered else "conversations"
         click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'. {others}".rstrip(), err=True)
 
 
@@ -231,7 +232,7 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
     """Show what changed in a conversation, and when.
 
     Prints a line for each change: its revision, its time, what it did, and the messages with their authors. With
-    --json, each line is a change with its messages as they are now.
+    --json, each line is a change with its messages and fields as they are now.
     """
     with open_store(context) as store:
         existing(store, conversation)
@@ -269,6 +270,8 @@ def _change(event: events.Event) -> str:
             return f"replaced {counted(event.count, 'message')} by the summary {name(event.summary_id)}"
         case events.HistoryExpanded():
             return f"restored {counted(event.count, 'message')} of the summary {name(event.summary_id)}"
+        case events.ConversationUpdated():  # the log does not keep the values
+            return f"changed the record: {', '.join(map(name, event.fields))}"
         case events.Reset(reason="log_trimmed"):
             return "began as a fork or an import"
     return describe(event)[2]

@@ -101,7 +101,7 @@ def test_an_owner_is_found_whatever_its_type(store: HistoryStore, on: Any) -> No
 def test_an_unknown_owner_is_an_error_that_names_the_others(store: HistoryStore, on: Any, command: str) -> None:
     done = on(*command.split(), "--user", "5")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no owner 5 in the namespace" in done.stderr
+    assert 'there is no owner 5 and no owner "5" in the namespace' in done.stderr
     assert "no conversation has an owner" in done.stderr
     for name, owner in (("a", 7), ("b", "7"), ("c", "ann\x1b"), ("d", "ann\x1b")):
         store.create_conversation(Conversation(name, user_id=owner))
@@ -116,14 +116,14 @@ def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
     store.append_many("c", [user(name, id=name) for name in "ab"])
     store.update_message("c", user("new", id="a"))
     store.delete_messages("c", ["b"])
+    store.update_conversation("c", title="First")
+    store.update_conversation("c", title="Second", user_id="ann")
     rows = [line.split("\t") for line in on("log", "c", "-n", str(10**20)).stdout.splitlines()]
     what = ["appended a by user, b (removed since)", "edited a by user", "deleted b"]
-    assert [(row[0], row[2]) for row in rows] == list(zip("123", what, strict=True))
-    found = on("log", "c", "-n", "2", "--json").lines
-    assert [one["event"] for one in found] == [
-        "message_updated",
-        "messages_deleted",
-    ]
+    what += ["changed the record: title", "changed the record: title, user_id"]  # no values: those of then are unknown
+    assert [(row[0], row[2]) for row in rows] == list(zip("12345", what, strict=True))
+    found = on("log", "c", "-n", "3", "--json").lines
+    assert [one["event"] for one in found] == ["messages_deleted", "conversation_updated", "conversation_updated"]
     assert all(one["changed_at"].endswith("Z") for one in found), "as all other times"
     assert "edited" in on("show", "c").stdout
     assert on("log", "missing").returncode == 1
