@@ -13,7 +13,7 @@ from tests.docs.pages import DOCS, rows, sections
 
 MANAGED = DOCS / "how-to" / "managed-servers.md"
 SCRIPT_FILES = sorted((Path(redis_history.__file__).parent / "store" / "operations").rglob("*.lua"))
-DIALECT = next(path for path in SCRIPT_FILES if path.name == "_dialect.lua")
+VERSIONS = next(path for path in SCRIPT_FILES if path.name == "_lua_versions.lua")
 #: Lua 5.1 unpacks less than 8,000 values, and fails in the middle of a script with more.
 MOST = 7_000
 #: A call of `unpack`, and not of struct.unpack or cmsgpack.unpack.
@@ -78,9 +78,9 @@ def test_every_unpack_has_a_stated_bound() -> None:
     assert max(bounds) <= MOST
 
 
-@pytest.mark.parametrize("path", [one for one in SCRIPT_FILES if one != DIALECT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [one for one in SCRIPT_FILES if one != VERSIONS], ids=lambda path: path.stem)
 def test_a_script_runs_on_lua_51_and_54(path: Path) -> None:
-    """What differs is in _dialect.lua. A division makes a float in Lua 5.4, which texts and replies write with '.0'."""
+    """What differs is in _lua_versions.lua. A division makes a float in Lua 5.4, which texts and replies write with '.0'."""
     for line, code in _code(path.read_text()):
         where = f"{path.name}: {line.strip()}"
         assert FOREIGN.search(code) is None, where

@@ -24,7 +24,7 @@ def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
     if declared:
         source = b"local %b\n%b" % (b", ".join(declared), source)
-    SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_dialect"), source), asks)
+    SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_lua_versions"), source), asks)
     return SCRIPTS[name]
 
 
