@@ -80,7 +80,7 @@ def test_every_unpack_has_a_stated_bound() -> None:
 
 @pytest.mark.parametrize("path", [one for one in SCRIPT_FILES if one != VERSIONS], ids=lambda path: path.stem)
 def test_a_script_runs_on_lua_51_and_54(path: Path) -> None:
-    """What differs is in _lua_versions.lua. A division makes a float in Lua 5.4, which texts and replies write with '.0'."""
+    """What differs is in _lua_versions.lua. A division makes a float in Lua 5.4, which replies write with '.0'."""
     for line, code in _code(path.read_text()):
         where = f"{path.name}: {line.strip()}"
         assert FOREIGN.search(code) is None, where
