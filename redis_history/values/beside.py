@@ -25,7 +25,7 @@ from redis_history.values.contents import kind_of_base64
 from redis_history.values.message import Message
 
 #: Values of at least this many bytes stand beside their message. From here on, a script that gets the value costs the
-#: server more than the SET, the MGET and the commands of the script that links it: see docs/operations.md.
+#: server more than the SET, the GETRANGE and the commands of the script that links it: see docs/operations.md.
 LARGE_BYTES: Final = 32_000
 #: The bytes of a content that its message keeps: enough for a preview, and to see that it is base64 (`MIN_BASE64`).
 BEGINNING_BYTES: Final = 1_200

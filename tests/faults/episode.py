@@ -393,7 +393,7 @@ class Episode:
                 key.partition(b":d:")[0] + b":b:" + name
                 for node in self._deployment.nodes
                 for key in node.watcher.keys("*:d:*:b")
-                for name in node.watcher.smembers(key)
+                for name in node.watcher.zrange(key, 0, -1)
             }
             return [
                 (key, its)

@@ -75,27 +75,30 @@ if unusual then
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
-local reply = unusual and settled()
-if reply then return reply end
-local refusal = unusual and refused(epoch, revision)
-if refusal then return ended(refusal) end
+do -- because a script has at most 200 locals at a time
+  local reply = unusual and settled()
+  if reply then return reply end
+  local refusal = unusual and refused(epoch, revision)
+  if refusal then return ended(refusal) end
+end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
-local needed
-if excess or replace or lives or ARGV[6] ~= '' then
-  use_archives()
-  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
-  needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~'), excess or replace))
-elseif owners then
-  needed = lists_of(owners)
+do
+  local needed
+  if excess or replace or lives or ARGV[6] ~= '' then
+    use_archives()
+    local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
+    needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~'), excess or replace))
+  elseif owners then
+    needed = lists_of(owners)
+  end
+  local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
+  if ask then return ask end
 end
-local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
-if ask then return ask end
 
-local linked -- the messages to add that have large contents: id, and names of these
 if large then
-  linked = {}
-  use_contents()
+  contents.linked = {} -- the messages to add that have large contents: id, and names of these
+  contents.use()
   for i = 1, count do
     local at = FIRST + (i - 1) * WIDTH
     if not known[FIELDS + i] and byte(ARGV[at + 1], 4) >= 8 then
@@ -104,7 +107,7 @@ if large then
       names = contents.of(id, ARGV[at + 2])
       if contents.lacks(state, names) then return {'contents'} end
       for _, name in ipairs(names) do contents.kept[name] = true end
-      linked[#linked + 1] = {id, names}
+      contents.linked[#contents.linked + 1] = {id, names}
     end
   end
 end
@@ -117,7 +120,7 @@ revision = revision + 1
 local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
-local period = (now - now % LIFETIME) / LIFETIME
+local period = (now - now % LIFETIME) / LIFETIME -- a float in Lua 5.4, as pack takes it
 local begun, at_its_start, at_start_before = 0, 0, 0
 if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
@@ -162,7 +165,7 @@ for i = 1, count do
       local listed = redis.call('HGET', state, '~') or ''
       hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
       -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
-      -- this script cannot make it, the first words of the reply wait.
+      -- this script cannot make it, the first words of the reply wait. In a cluster, a new key cannot be declared.
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
@@ -210,8 +213,8 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
-if linked then
-  for _, one in ipairs(linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
+if large then
+  for _, one in ipairs(contents.linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
 end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)

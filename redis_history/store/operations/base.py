@@ -19,9 +19,9 @@ from redis_history.errors import BackendRefusedError, CorruptDataError, Durabili
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys, is_list
-from redis_history.store.operations.scripts import Script
-from redis_history.store.operations.settings import Settings
+from redis_history.store.operations.keys import ConversationKeys
+from redis_history.store.operations.scripts import Script, with_key_locking
+from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Packed, Precondition, RunFence
 from redis_history.values import Message
 from redis_history.values.beside import packed as pack_content
@@ -86,8 +86,9 @@ class Call(Struct, frozen=True):
         script makes them stay."""
         return [[b"SET", key, value, b"NX", b"PX", CONTENT_LASTS_MS] for key, value in self.contents]
 
-    def words(self, *, with_source: bool = False, sent: bytes | None = None) -> list[bytes]:
-        """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`."""
+    def words(self, *, with_source: bool = False, sent: bytes | None = None, locking: bool = False) -> list[bytes]:
+        """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`;
+        `locking`: see `with_key_locking`."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
@@ -95,6 +96,8 @@ class Call(Struct, frozen=True):
         script = self.script
         if script is None:
             return args
+        if locking:
+            script = with_key_locking(script)
         how = (b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)
         return [*how, b"%d" % len(self.keys), *self.keys, *args]
 
@@ -165,22 +168,26 @@ class ByNode(Struct, frozen=True):
 
 
 def read(call: Call, settings: Settings) -> Steps[Any]:
-    """The steps of a read. A script that may ask for the keys of archives or contents of replies does so in a cluster,
-    which its last argument says."""
-    if not settings.cluster or call.script is None or not call.script.asks:
+    """The steps of a read. Its script may ask for the keys of archives or contents of replies. Its last argument says
+    whether it is in a cluster."""
+    if call.script is None or not call.script.asks:
         return (yield call)
-    return decoded(call, (yield from with_extra_keys(replace(call, args=[*call.args, b"c"]))))
+    return decoded(call, (yield from with_extra_keys(_asking(call, settings), settings.contents)))
+
+
+def _asking(call: Call, settings: Settings) -> Call:
+    return replace(call, args=[*call.args, b"c" if settings.cluster else b""])
 
 
 def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     """The outcomes of several reads, in one round trip, and a further one for those that ask for keys."""
-    asking = [at for at, one in enumerate(calls) if settings.cluster and one.script is not None and one.script.asks]
+    asking = [at for at, one in enumerate(calls) if one.script is not None and one.script.asks]
     if not asking:
         outcomes: list[Any] = yield calls
         return outcomes
     sent = [replace(one, decode=as_is) for one in calls]
     for at in asking:
-        sent[at] = replace(sent[at], args=[*sent[at].args, b"c"])
+        sent[at] = _asking(sent[at], settings)
     replies = yield sent
     while waiting := [at for at in asking if _missing_keys(replies[at])]:
         for at in waiting:
@@ -190,15 +197,11 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
 
 
-#: The conversations of which the lists are remembered.
-_KNOWN_LISTS: Final = 10_000
-
-
-def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -> Steps[Any]:
-    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`:
-    see `Settings`."""
-    known = lists.get(call.key) if lists else None
-    call = replace(call, decode=as_is, keys=(*call.keys, *known) if known else call.keys)
+def with_extra_keys(call: Call, known: ExtraKeys | None = None) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys (see lua/_change.lua), or for its large contents, which
+    the server has lost. Returns the raw reply."""
+    before = known.of(call.key) if known is not None else ()
+    call = replace(call, decode=as_is, keys=(*call.keys, *before))
     contents, sent = call.contents, 0
     while True:
         reply = yield call
@@ -215,10 +218,8 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
         missing = _missing_keys(own)
         if missing is None:
             return reply
-        if lists is not None and (asked := [key for key in missing if is_list(key)]):
-            if len(lists) >= _KNOWN_LISTS:
-                lists.clear()
-            lists[call.key] = asked
+        if known is not None:
+            known.learn(call.key, (*before, *missing))
         call = replace(call, keys=(*call.keys, *missing), contents=())
 
 
@@ -299,9 +300,8 @@ def change_header(
 ) -> list[bytes]:
     """The first arguments of every writing script."""
     length, ttl, kept = settings.header
-    channel = keys.log if settings.publishes else b""
     condition = (b"", b"") if precondition is ANY else _condition(precondition)
-    return [token.encode(), *condition, length, keys.name, ttl, b"0", channel, kept]
+    return [token.encode(), *condition, length, keys.name, ttl, b"0", settings.publishing, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -336,12 +336,17 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         settings: Settings,
         args: Iterable[bytes],
         decode: Callable[[Any], Any] | None = None,
+        *,
         packed: Iterable[Packed] = (),
+        reply: str = "",
     ) -> Call:
-        """The call of its script, with `args` after the header. `packed`: the messages that it stores."""
+        """The call of its script, with `args` after the header. `packed`: the messages that it stores. `reply`: the
+        token of the reply that it begins or ends. In a cluster, its content is not declared before the script asks for
+        it, because it may be absent."""
         keys = settings.keyspace.conversation(self.conversation_id)
         header = change_header(self.token, settings, keys, self.precondition)
-        call = Call(script, keys.writing, [*header, *args], decode or self.decode, SENT)
+        declared = (*keys.writing, keys.reply(reply)) if reply and not settings.cluster else keys.writing
+        call = Call(script, declared, [*header, *args], decode or self.decode, SENT)
         return with_contents(call, keys, packed, settings)
 
     def send(
@@ -358,8 +363,6 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        if after is None and drop is None and not settings.cluster and not call.contents:
-            return (yield call)
         reply = yield from with_extra_keys(call, settings.lists)
         own = reply if settings.confirm is None else reply[0]
         if drop is not None and type(own) is list and own[0] == b"forks":

@@ -27,7 +27,7 @@ local record = {(known[2] or 0) + 1, 0, 0, 0, 0, replaced, tonumber(ARGV[19]), t
 local archive = archive_of(state, record)
 names[#names + 1] = archive
 if known[12] then note_archives(names, known[12]) end
-local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
+local ask = undeclared_keys(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[15], known[16])
 if reply then return reply end
@@ -49,7 +49,7 @@ if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'
 if replaced == 0 then return unchanged(seen, known[1], {'nothing', revision}) end
 if ARGV[23] ~= '' and (known[14] or '0') ~= ARGV[23] then return {'appended'} end
 if place then return unchanged(seen, known[1], {'conflict', id}) end
-use_contents()
+contents.use()
 local large = math.floor(byte(ARGV[13], 4) / 8) % 2 == 1 and contents.of(id, ARGV[14]) or {}
 if contents.lacks(state, large) then return {'contents'} end
 

@@ -224,29 +224,27 @@ def _read(wanted: Sequence[Sequence[_Wanted]]) -> Steps[list[list[Value]]]:
             stored[key] = yield from _read_long(key)
             continue
         if together and size > left:
-            stored |= zip(together, (yield from _one(plain(b"MGET", *together))), strict=True)
+            stored |= zip(together, (yield [_whole(one) for one in together]), strict=True)
             together, left = [], _READ_BYTES
         together.append(key)
         left -= size
     if together:
-        stored |= zip(together, (yield from _one(plain(b"MGET", *together))), strict=True)
+        stored |= zip(together, (yield [_whole(one) for one in together]), strict=True)
     return [
         [unpacked(stored[key], reference.size, reference.digest) if key else KEPT for key, reference in one]
         for one in wanted
     ]
 
 
-def _one(call: Call) -> Steps[Any]:
-    """The reply to one call; in a list, because upkeep yields only lists."""
-    [reply] = yield [call]
-    return reply
+def _whole(key: bytes) -> Call:
+    return plain(b"GETRANGE", key, b"0", b"-1")
 
 
 def _read_long(key: bytes) -> Steps[bytes]:
     """A content in pieces, so that no command takes long."""
     pieces, start = list[bytes](), 0
     while True:
-        piece = yield from _one(plain(b"GETRANGE", key, b"%d" % start, b"%d" % (start + _READ_BYTES - 1)))
+        [piece] = yield [plain(b"GETRANGE", key, b"%d" % start, b"%d" % (start + _READ_BYTES - 1))]
         pieces.append(piece)
         start += len(piece)
         if len(piece) < _READ_BYTES:

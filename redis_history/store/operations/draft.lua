@@ -2,7 +2,7 @@
 -- _declared.lua, _member.lua, _contents.lua and _locate.lua.
 --
 -- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive;
---       then the large contents of the messages that are added or removed, and the names of those of the draft (set)
+--       then the large contents of the messages that are added or removed, and the names of those of the draft (sorted set)
 -- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
 --       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
 --       then how many fields of the state to set, then these and their values
@@ -34,7 +34,7 @@ local state, names, linked = string.match(draft, '^(.*:)d:') .. 's', {}, {}
 for i = added_at, #ARGV, 5 do
   if string.byte(ARGV[i + 2], 8) >= 8 then
     use_places()
-    use_contents()
+    contents.use()
     for _, name in ipairs(contents.of(id_of(ARGV[i + 2]), ARGV[i + 2])) do
       names[#names + 1], linked[name] = name, true
     end
@@ -50,20 +50,20 @@ for at = 5, fields_at - 1, 4 do
     redis.call('HDEL', draft, field)
     if string.byte(member, 8) >= 8 then
       use_places()
-      use_contents()
+      contents.use()
       local gone = {}
       for _, name in ipairs(contents.of(id_of(member), member)) do
         if not linked[name] then gone[#gone + 1] = name end
       end
       contents.unlink(state, gone)
-      for _, name in ipairs(gone) do redis.call('SREM', draft .. ':b', name) end
+      for _, name in ipairs(gone) do redis.call('ZREM', draft .. ':b', name) end
     end
   end
 end
 for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, string.find(key, ':b:%x+$') and 6 * lasts or lasts) end
 if #names > 0 then
-  for _, name in ipairs(names) do redis.call('SADD', draft .. ':b', name) end
+  for _, name in ipairs(names) do redis.call('ZADD', draft .. ':b', 0, name) end
   redis.call('PEXPIRE', draft .. ':b', 6 * lasts)
 end
 return 1

@@ -157,7 +157,7 @@ class DropDraft(OnConversation, Op[None], frozen=True):
         for start in range(0, len(sets), _UNLINKED):
             yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
         names = keys.draft_contents(self.token)
-        [beside] = yield [plain(b"SMEMBERS", names)]
+        [beside] = yield [plain(b"ZRANGE", names, b"0", b"-1")]
         for start in range(0, len(beside), _UNLINKED):
             yield [plain(b"UNLINK", *map(keys.content_named, beside[start : start + _UNLINKED]))]
         if beside:

@@ -23,9 +23,9 @@ if compaction then
       names[#names + 1] = name
     end
   end
-  use_contents()
-  if in_cluster() and redis.call('HGET', state, 'b') then contents.declare(state, contents.held(state, id), names) end
-  local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
+  contents.use()
+  contents.declare(state, contents.held(state, id), names)
+  local ask = undeclared_keys(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end
 local seen, reply = open_change(known[1], revision, known[15], known[16])

@@ -12,7 +12,7 @@
     rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
-    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:b     set: the names of its large contents
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:b     sorted set: the names of its large contents
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
@@ -52,6 +52,12 @@ def is_list(key: bytes) -> bool:
 def content_name(message_id: str, digest: str) -> bytes:
     """The name of a large content of a message. Scripts also make it."""
     return (hashlib.sha1(message_id.encode(), usedforsecurity=False).hexdigest()[:24] + digest).encode()
+
+
+def is_reply_or_archive(key: bytes) -> bool:
+    """Whether it is the content of a streaming reply or an archive, whose names end with a token of 16 digits, and a
+    number behind that of an archive."""
+    return key[-19:-16] == b":t:" or key.rpartition(b":")[0][-19:-16] == b":a:"
 
 
 class ConversationKeys(NamedTuple):

@@ -4,7 +4,7 @@
 -- this script only makes them persistent, whatever they hold.
 --
 -- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets);
---       then, with large contents, the names of these (set), and the contents
+--       then, with large contents, the names of these (sorted set), and the contents
 -- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
 --       13 revision   14 how many live messages   15 how many archives have messages, then the number of messages of each
 --       then pairs of a field of the state and its value; a (see _archive.lua) if there are archives, b (see _contents.lua) if
@@ -23,7 +23,7 @@ local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
 -- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
-local ask = undeclared(lists_of(new_owners))
+local ask = undeclared_keys(lists_of(new_owners))
 if ask then return ask end
 local seen, reply = open_change(known[1], tonumber(known[2] or 0), known[3], known[4])
 if reply then return reply end
@@ -33,7 +33,7 @@ for i = 1, count do
 end
 local names = {}
 if values.b then
-  use_contents()
+  contents.use()
   for i = ARCHIVES + count + 1, #KEYS do names[#names + 1] = string.match(KEYS[i], ':b:(%x+)$') end
   complete = complete and not contents.lacks(state, names)
 end

@@ -16,7 +16,7 @@
 local contents = {kept = {}}
 
 -- Creates these functions; see use_archives.
-local function use_contents()
+function contents.use()
   if contents.all then return end
   local NAME, OF_ID, ENTRY = 56, 24, 42 -- bytes of a name, of its first part, and of an entry of the table
 

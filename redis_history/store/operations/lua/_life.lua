@@ -18,12 +18,12 @@ local function live(ttl, now, before, generation, archived)
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
   end
   if contents_end and (ttl ~= before or tonumber(contents_end) < math.floor(now / 1000) + ttl) then
-    use_contents()
+    contents.use()
     contents.renew(state, now, ttl)
   end
   -- A list lives as long as the longest-lived of its conversations, and as delayed retries of their calls may arrive
   -- (see look).
-  local lasts = math.max(tonumber(ttl), 2 * LIFETIME / 1000)
+  local lasts = math.max(tonumber(ttl), math.floor(2 * LIFETIME / 1000))
   local lists = lists_of(owners())
   lists[#lists + 1] = registry
   for _, list in ipairs(lists) do
@@ -41,7 +41,7 @@ end
 local function archives_due(before, archived)
   use_archives()
   local ttl = ARGV[6] ~= '' and ARGV[6] or before
-  if not ttl or not archived or not in_cluster() then return {} end
+  if not ttl or not archived then return {} end
   if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
   return archive_index.all(state)
 end
@@ -53,17 +53,17 @@ local function note_archives(names, place)
 end
 
 -- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
--- large contents that get a new time to live in this call, if they must be declared; or all of these, if `all`.
+-- large contents that get a new time to live in this call; or all of these, if `all`.
 local function contents_in(archives, streaming, all)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
-  if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
-  local known = in_cluster() and redis.call('HMGET', state, 'b', 'l') or {}
-  local ttl = ARGV[6] ~= '' and ARGV[6] or known[2]
-  if known[1] and (all or ttl and (ttl ~= known[2] or tonumber(known[1]) <= math.floor(clock() / 1000) + ttl + 1000)) then
-    use_contents()
+  local known = redis.call('HMGET', state, 'X', 'b', 'l')
+  if known[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[3], known[2]
+  if ends and (all or ttl and (ttl ~= known[3] or tonumber(ends) <= math.floor(clock() / 1000) + ttl + 1000)) then
+    contents.use()
     contents.declare(state, contents.all(state), names)
   end
   return names
@@ -81,7 +81,8 @@ local function moving(documents)
   if not string.find(ARGV[9], 'c', 1, true) then return nil end
   local none = sub(state, 1, -2) .. 'none' -- if it lacks one key, only the former node refuses; if it lacks two, either
   local reply = documents and redis.pcall('EXISTS', none, none .. '2') or redis.pcall('EXISTS', none)
-  if type(reply) == 'table' and reply.err then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
+  local why = type(reply) == 'table' and reply.err or '' -- not where a server refuses every key that is not declared
+  if string.find(why, 'non local', 1, true) or string.find(why, 'rehashing', 1, true) or string.find(why, 'TRYAGAIN', 1, true) then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
 end
 
 -- Whether this is the fence of an active lease ('R<fence>:<run id>'): see run.lua.

@@ -176,7 +176,7 @@ local function trim(excess, generation, most)
     redis.call('HDEL', state, unpack(hdel)) -- at most 1,000
   end
   if next(replies) then forget_replies(state, replies) end
-  use_contents()
+  contents.use()
   for _, id in ipairs(with_contents) do contents.set(state, id, {}) end
   if generation then forget_documents(generation, sequences) end
   redis.call('HSET', state, 'n', counts[1] - #gone, 'c', counts[2] - characters, 'k', counts[3] - tokens)
