@@ -5,7 +5,7 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -18,7 +18,6 @@ from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import (
     ConfigurationError,
-    InvalidMessageError,
     MessageConflictError,
     MessageNotFoundError,
     RedisHistoryError,
@@ -144,10 +143,10 @@ class LangChainHistory(BaseChatMessageHistory):
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _storable(self, messages: Sequence[Any]) -> list[BaseMessage]:
-        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-            raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+        kind: Any = BaseMessage
+        given = _extras.as_messages(messages, kind, _of_dict, "a message of LangChain")
         with Losses("a stored message", self._on_loss) as losses:
-            return [_with_json(_as_message(given, index), losses) for index, given in enumerate(messages)]
+            return [_with_json(message, losses) for message in given]
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
@@ -408,26 +407,11 @@ def _difference(
     return changed, new
 
 
-def _as_message(given: Any, index: int) -> BaseMessage:
-    """The message of a dict, in any form that LangChain reads. Raises InvalidMessageError."""
-    if isinstance(given, BaseMessage):
-        return given
-    error: Exception | None = None
-    if isinstance(given, Mapping):
-        try:
-            is_dump = "role" not in given and ("data" in given or "lc" in given)
-            found = (
-                messages_from_dict(to_langchain(from_langchain([given])))
-                if is_dump
-                else convert_to_messages([dict(given)])
-            )
-        except (InvalidMessageError, ValueError, TypeError, KeyError, NotImplementedError) as reason:
-            error = reason
-        else:
-            return found[0]
-    raise InvalidMessageError(
-        f"messages[{index}] must be a message of LangChain or its dict, not {str(given)[:80]!r}"
-    ) from error
+def _of_dict(given: dict[str, Any]) -> BaseMessage:
+    """The message of a dict, in any form that LangChain reads."""
+    is_dump = "role" not in given and ("data" in given or "lc" in given)
+    found = messages_from_dict(to_langchain(from_langchain([given]))) if is_dump else convert_to_messages([given])
+    return found[0]
 
 
 def _with_json(message: BaseMessage, losses: Losses) -> BaseMessage:

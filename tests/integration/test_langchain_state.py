@@ -41,7 +41,6 @@ class Model(BaseChatModel):
             answer = AIMessage("", tool_calls=calls)
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-
     def _stream(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
         answer: Any = self._generate(messages).generations[0].message
         yield ChatGenerationChunk(message=AIMessageChunk(answer.content, tool_calls=answer.tool_calls))
