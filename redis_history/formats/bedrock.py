@@ -19,10 +19,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from redis_history.formats._blocks import converted
-from redis_history.formats._content import NOT_USABLE, as_object, data_url, is_image, parsed, split_data_url, text_or_none
+from redis_history.formats._content import (
+    NOT_USABLE,
+    as_object,
+    data_url,
+    is_image,
+    parsed,
+    split_data_url,
+    text_or_none,
+)
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, parts_of_content, value_of
+from redis_history.formats._notes import Json, Rendered, Shape, opaque, parts_of_content, read_block, value_of
 from redis_history.values import (
     AttachmentPart,
     Message,
@@ -132,6 +140,12 @@ class _Bedrock(Format):
             elif note.get("content") == "null" and not blocks:
                 content = None
         return {"role": role, "content": content}
+
+    def read(self, block: Any) -> Part:
+        part = self.known(block)
+        if part is None and isinstance(block, Mapping):
+            return opaque(self.form, block, next(iter(block), None))
+        return read_block(self.form, block, part, self.render)
 
     def known(self, block: Any) -> Part | None:
         match block:
@@ -278,7 +292,10 @@ def _item_of(block: Any) -> Any:
             return {"text": text}
         case {"type": "json", "json": value}:
             return {"json": value}
-        case {"type": "image" | "document" as kind, "source": {"type": "base64", "media_type": str(mime), "data": data}}:
+        case {
+            "type": "image" | "document" as kind,
+            "source": {"type": "base64", "media_type": str(mime), "data": data},
+        }:
             form = _FORMATS.get(mime) or mime.partition("/")[2]
             named = {"name": block["title"]} if "title" in block else {}
             return {kind: {"format": form, **named, "source": {"bytes": {_BYTES: True, "data": data}}}}

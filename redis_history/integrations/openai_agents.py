@@ -51,9 +51,9 @@ class AgentsSession(Session):
     converted to items; `on_loss` is called with each `Loss`, content that items cannot represent. Without it a warning
     is logged.
 
-    `session_settings`, also as a dict, has the default limit of `get_items`. Items without type and role, such as those of the SDK's
-    `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods get it
-    as `wrapper`.
+    `session_settings`, a SessionSettings or a dict, has the default limit of `get_items`. Items without type and role,
+    such as those of the SDK's `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of
+    a run: the methods get it as `wrapper`. If it overrides them, the SDK compacts through them, else in one change.
     """
 
     def __init__(
@@ -193,7 +193,8 @@ class AgentsSession(Session):
             for message, items in zip(messages, groups, strict=True):
                 # A message whose items are replaced in part is split.
                 part = items[max(first, 0) : max(end, 0)]
-                kept += [message] if part == items else from_openai_responses(_listed(part))
+                pieces = [message] if part == items else from_openai_responses(_listed(part))
+                kept += [replace(piece, timestamp=message.timestamp) for piece in pieces]
                 first, end = first - len(items), end - len(items)
             new = from_openai_responses(_listed(output))
             try:

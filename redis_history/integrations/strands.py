@@ -1,4 +1,4 @@
-"""A session repository for Strands Agents: each agent of a session has a conversation, and each message is one there."""
+"""A session repository for Strands Agents: each agent of a session has a conversation of its messages."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ class StrandsSessionRepository(SessionRepository):
     InvalidConversationIdError.
     """
 
-    def __init__(
-        self, store: HistoryStore, *, user_id: int | str | None = None, on_loss: OnLoss | None = None
-    ) -> None:
+    def __init__(self, store: HistoryStore, *, user_id: int | str | None = None, on_loss: OnLoss | None = None) -> None:
         check_store(store, type(self).__name__, HistoryStore)
         check_owner(user_id, "user_id")
         self._store = store
