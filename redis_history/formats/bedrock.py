@@ -167,17 +167,17 @@ class _Bedrock(Format):
     def _file(self, block: Mapping[str, Any]) -> AttachmentPart | None:
         for kind in _FILES:
             match block.get(kind):
-                case {"format": str(form), "source": {"bytes": {"data": str(data)}}} as file:
+                case {"format": str(form), "source": {"bytes": {"data": str(data)}}}:
                     reference, note = data_url(_mime(kind, form), data), Json()
-                case {"format": str(form), "source": {"location": {"uri": str(reference)}}} as file:
+                case {"format": str(form), "source": {"location": {"uri": str(reference)}}}:
                     note = {"held": "location"}
-                case {"format": str(form), "source": {"s3Location": {"uri": str(reference)}}} as file:
+                case {"format": str(form), "source": {"s3Location": {"uri": str(reference)}}}:
                     note = {"held": "s3Location"}
                 case _:
                     continue
             return AttachmentPart(
-                modality=kind,  # type: ignore[arg-type]
-                name=text_or_none(file.get("name")),
+                modality=kind,
+                name=text_or_none(block[kind].get("name")),
                 mime_type=_mime(kind, form),
                 reference=reference,
                 provider_meta=self.meta(note),

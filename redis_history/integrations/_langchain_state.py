@@ -178,8 +178,8 @@ class StateSync:
 
     def _adopt(self, stored: Sequence[Message]) -> None:
         """Continue the line of this thread: the caller went back to its beginning."""
-        lines = (message.provider_meta.get(_MARK) for message in stored)
-        self._line = next((one for one in lines if str(one)[:8] == self._thread), self._line)
+        lines = (str(message.provider_meta.get(_MARK)) for message in stored)
+        self._line = next((line for line in lines if line[:8] == self._thread), self._line)
 
     async def _left_branch(self, stored: Sequence[Message]) -> bool:
         """Remove the messages of the branch that the state has left, and store those that it has again. Returns whether

@@ -224,8 +224,8 @@ class StrandsSessionRepository(SessionRepository):
 
     def _converted(self, message: Message) -> list[StrandsMessage]:
         own = _FORM in message.provider_meta
-        found: Any = to_bedrock([message], shape="original" if own else "valid", on_loss=self._on_loss)
-        return found if own else [{**one, "tracking_id": message.id} for one in found]
+        found: list[Any] = to_bedrock([message], shape="original" if own else "valid", on_loss=self._on_loss)
+        return found if own else [one | {"tracking_id": message.id} for one in found]
 
 
 def search_tool(store: HistoryStore, conversation_id: str, **options: Unpack[SearchOptions]) -> PythonAgentTool:
