@@ -198,8 +198,9 @@ class StateSync:
             with_archived = self._store.get(self._key, limit=len(stored) + _SOME, include_archived=True)
             if not left(await answer_of(with_archived)):
                 return False
-        if not self._travels:
-            # Not a checkpoint that the caller named: perhaps a process died before it saved one.
+        if not self._travels or self._is_first:
+            # Not a checkpoint that the caller named: perhaps a process died before it saved one. Or a state without
+            # messages: perhaps the checkpointer has lost them.
             copy = await answer_of(without_runs(self._store).fork(self._key))
             _logger.warning(
                 "the state of the agent lacks messages of conversation %r; a fork keeps them: %r",

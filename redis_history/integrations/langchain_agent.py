@@ -111,13 +111,15 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _synced(self, store: Any, state: Any, runtime: Runtime[Any]) -> StateSync:
         history = self._history()
+        config = get_config()
+        is_outermost = "|" not in config.get("configurable", {}).get("checkpoint_ns", "")
         return StateSync(
             history,
             store,
             state,
             state.get(_FIELD, {}).get(history.session_id),
             thread=getattr(runtime.execution_info, "thread_id", None),
-            travels="checkpoint_id" in get_config().get("metadata", {}),
+            travels=is_outermost and "checkpoint_id" in config.get("metadata", {}),
         )
 
     def _update(self, state: Any, sync: StateSync) -> dict[str, Any] | None:

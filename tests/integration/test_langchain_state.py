@@ -10,6 +10,7 @@ from langchain.agents.middleware import SummarizationMiddleware, after_model, be
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, RemoveMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
@@ -210,7 +211,11 @@ def test_the_state_of_the_checkpointer_reaches_the_model_and_the_conversation(
     assert ours.model.sent == own.model.sent
     assert ours.texts == own.texts
     assert [message.text for message in store.get("t")] == own.texts
-    assert len(store.list_conversations()) == 1
+    # A state without messages may also be that of a checkpointer that has lost them.
+    forks = [
+        [one.text for one in store.get(fork.conversation_id)] for fork in store.list_conversations(forked_from="t")
+    ]
+    assert forks == ([["q0", "t0", "q1", "t1"]] if scenario is another_first_question else [])
 
 
 @before_model
@@ -415,3 +420,24 @@ def test_a_live_reply_of_a_branch_that_was_left_is_removed(store: HistoryStore) 
         run.ask("q2", at=run.checkpoint("q0", "t0"))
     assert ours.model.sent == own.model.sent
     assert [message.text for message in store.get("t")] == own.texts
+
+
+def test_an_agent_in_a_tool_removes_nothing(store: HistoryStore) -> None:
+    """It has a state of its own in each call, also if the caller of the outer agent has named a checkpoint."""
+    inner: Any = create_agent(Model(sent=[]), middleware=[ConversationMiddleware(store)])
+
+    @tool
+    def look() -> str:
+        """Ask another agent."""
+        return str(inner.invoke({"messages": [HumanMessage("q inner")]})["messages"][-1].text)
+
+    run = Asked(store)
+    middleware: Any = [ConversationMiddleware(store)]
+    run.agent = create_agent(run.model, [look], middleware=middleware, checkpointer=InMemorySaver())
+    run.ask("q0", "look", "q1")
+    before = [message.text for message in store.get("t")]
+    assert "q inner" in before
+    run.ask("look", at=run.agent.get_state(CONFIG).config)
+    after = [message.text for message in store.get("t")]
+    assert after[: len(before)] == before
+    assert after.count("q inner") > before.count("q inner")
