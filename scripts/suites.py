@@ -243,6 +243,7 @@ def outcomes(name: str, folder: Path, url: str) -> dict[str, bool] | str:
     with tempfile.TemporaryDirectory() as reports:
         report = Path(reports) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-p", "suites", "-p", "no:randomly", "-q", f"--junitxml={report}"]
+        command += ["--continue-on-collection-errors"]
         command += ["-o", "asyncio_mode=auto", "-o", "addopts=", "-o", "filterwarnings=", *tests]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
         if not report.exists():

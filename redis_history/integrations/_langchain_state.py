@@ -277,4 +277,7 @@ def _digests(messages: Iterable[BaseMessage]) -> dict[str, int]:
 
 
 def _digest(message: BaseMessage) -> int:
-    return crc32(repr((message.content, getattr(message, "tool_calls", None))).encode())
+    content, calls = message.content, message.__dict__.get("tool_calls")
+    if type(content) is str and not calls:  # most messages, in a fraction of the time
+        return crc32(content.encode(errors="surrogatepass"))
+    return crc32(repr((content, calls)).encode())
