@@ -17,6 +17,7 @@ import uuid
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +172,7 @@ def pydantic_ai(url: str) -> None:
 
 
 def strands(url: str) -> None:
-    import tests.fixtures.mock_session_repository as module  # type: ignore[import-not-found]
+    module = import_module("tests.fixtures.mock_session_repository")  # of Strands
 
     from redis_history.integrations.strands import StrandsSessionRepository
 
