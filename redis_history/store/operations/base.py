@@ -225,7 +225,7 @@ def with_extra_keys(call: Call, known: ExtraKeys | None = None) -> Steps[Any]:
 
 def with_contents(call: Call, keys: ConversationKeys, packed: Iterable[Packed], settings: Settings) -> Call:
     """The call, with the large contents of the messages that it stores."""
-    contents = []
+    contents: list[tuple[bytes, bytes]] = []
     for one in packed:
         if one.contents:
             names = [keys.content(one.entry.message.id, content.digest) for content in one.contents]
