@@ -19,7 +19,7 @@ from redis_history.errors import CorruptDataError, DurabilityError, RedisHistory
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys, is_list
+from redis_history.store.operations.keys import ConversationKeys, is_list, kind_of
 from redis_history.store.operations.scripts import Script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import ANY, Precondition, RunFence
@@ -191,7 +191,8 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
         if lists is not None and (asked := [key for key in missing if is_list(key)]):
             if len(lists) >= _KNOWN_LISTS:
                 lists.clear()
-            lists[call.key] = asked
+            # A changed owner has another key of the same kind.
+            lists[call.key] = [*({kind_of(key): key for key in (*lists.get(call.key, ()), *asked)}.values())]
         call = replace(call, keys=(*call.keys, *missing))
         reply = yield call
     return reply
