@@ -329,10 +329,10 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     The caller sets the first six fields: `conversation_id`, the owner `user_id`, `agent_name`, `title`, `metadata` (a
     dict of JSON values) and `auditing_id`. `user_id` and `auditing_id` are text or an integer of 64 bits: 1 and "1" are
     different owners. The store sets the other fields with each change: `message_count`, `characters` and
-    `estimated_tokens` of the messages (a quarter of the characters of each), `usage` (the sum of what its messages took,
-    also of those that were removed; None without any), `created_at`, `updated_at` (the last change), `first_message_at` and
-    `last_message_at` (the earliest and latest time of a message since the last `clear` or `restore`, so the dates of an
-    import are those of the conversation), `revision`, `forked_from` of a fork, `schema_version`.
+    `estimated_tokens` of the messages (a quarter of the characters of each), `created_at`, `updated_at` (the last
+    change), `first_message_at` and `last_message_at` (the earliest and latest time of a message since the last `clear`
+    or `restore`, so the dates of an import are those of the conversation), `revision`, `forked_from` of a fork,
+    `schema_version`, and `usage` (the sum of its messages, also of those that were removed; None without any).
     """
 
     conversation_id: str

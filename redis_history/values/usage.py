@@ -45,8 +45,8 @@ class Usage(OpenStruct, frozen=True):
     - `cost`: in the unit of money that the application uses for all messages, such as dollars. 0: not known.
     - `model`: its name; None in a sum, or if it is not known.
 
-    Tokens are integers from 0 to 1,000,000,000, and the cost of a message is a number from 0 to 1,000,000, of which sums
-    count billionths. Raises InvalidMessageError for anything else.
+    Tokens of a message are integers from 0 to 1,000,000,000, and its cost is a number from 0 to 1,000,000, of which
+    sums count billionths. A message with anything else raises InvalidMessageError.
     """
 
     input_tokens: int = 0
@@ -106,8 +106,8 @@ def total_of(numbers: Iterable[int]) -> Usage:
 
 def added(totals: Numbers, more: Iterable[int], sign: int = 1) -> Numbers:
     """The totals with more, or with less. No total is below 0, also if the server has lost a part of it."""
-    found = tuple(max(0, a + sign * b) for a, b in zip(totals, more, strict=True))
-    return found  # type: ignore[return-value]
+    a, b, c, d = (max(0, total + sign * one) for total, one in zip(totals, more, strict=True))
+    return a, b, c, d
 
 
 def pack_usage(usage: Usage | None) -> bytes:

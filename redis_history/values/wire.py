@@ -25,8 +25,8 @@ from redis_history.values.message import Message, Participant, Role
 from redis_history.values.notes import without_stale_notes
 from redis_history.values.parts import TextPart
 from redis_history.values.rows import NAMES, known_fields, map_of, name_fields, row_of
-from redis_history.values.usage import Usage
 from redis_history.values.times import from_microseconds as from_microseconds  # for custom backends
+from redis_history.values.usage import Usage
 
 #: Enough that two different bodies under one id never look equal by chance.
 DIGEST_BYTES: Final = 16

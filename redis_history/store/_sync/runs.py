@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -27,6 +28,7 @@ from redis_history.store import refusals
 from redis_history.store._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.run_messages import RunMessages
+from redis_history.store.operations.usage import EndBudget, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -37,6 +39,8 @@ from redis_history.values.runs import RunStatus
 _logger = logging.getLogger("redis_history")
 
 _MAX_WAIT: Final = 24 * 3600.0
+#: Seconds after which a run that has begun asks for its budget again.
+_WAITED: Final = 0.05
 
 
 class Run:
@@ -83,6 +87,7 @@ class Run:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[Reply] = []  # that may not have ended
+        self._budget_of: int | str | None = None  # the owner with a reservation for this run
 
     @property
     def stop_requested(self) -> bool:
@@ -169,13 +174,31 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        self._store._runs.take(self, self._wait)
+        self._reserve()
+        started = time.monotonic()
         try:
+            self._store._runs.take(self, self._wait)
+        except BaseException:
+            uninterrupted(self._unreserve, self._unfinished)
+            raise
+        try:
+            if time.monotonic() - started > _WAITED:  # those that were first may have used up the budget
+                self._reserve()
             self._messages.begin()
             self._settle_former()
         except BaseException:
             uninterrupted(self._abandon, self._unfinished)
             raise
+
+    def _reserve(self) -> None:
+        """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._budget_of = self._store._steps(reserve(self.conversation_id, self.run_id))
+
+    def _unreserve(self) -> None:
+        owner, self._budget_of = self._budget_of, None
+        if owner is not None:
+            with suppress(RedisHistoryError):  # it ends by itself
+                self._store.backend.execute(EndBudget(owner, self.run_id))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -234,6 +257,7 @@ class Run:
             if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
                 _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
+            self._unreserve()
             self._keeper.forget(self)
             self._fence = None
         if self._lost:

@@ -39,8 +39,8 @@ class StoredArchive(Archive, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """The archives of a conversation, oldest first, its own time to live in seconds, its highest sequence, and its usage
-    by day."""
+    """The archives of a conversation, oldest first, its own time to live in seconds, its highest sequence, and its
+    usage by day."""
 
     archives: tuple[StoredArchive, ...] = ()
     ttl: float | None = None

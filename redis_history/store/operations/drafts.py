@@ -77,7 +77,8 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     """Add messages to a draft of a conversation, which readers do not see before it is published. `token` and
     `revision` are those of the later `Publish`. `archives` is the number of archives of the draft. Each of the
     `entries` has the number of its archive, 0 for a live message, and a message with its position. With `counts`, their
-    usage counts in totals; otherwise it counts where they come from. The messages `removed` are removed first. Each has an archive, an id and a position.
+    usage counts in totals; otherwise it counts where they come from. The messages `removed` are removed first. Each has
+    an archive, an id and a position.
 
     `page` counts 1, 2, 3 … A repeated page has the same effect. False if the draft was dropped, or if earlier pages
     are lost because the draft was not continued for minutes or the server lost it. In these cases nothing is written.

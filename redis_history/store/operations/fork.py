@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -168,7 +169,7 @@ class Draft:
 
     def _days(self, snapshot: Snapshot) -> dict[int, Numbers]:
         """The totals of the conversation: of an import as they were, also for messages that were removed."""
-        return (snapshot.usage or self._usage) if self._counts else {}
+        return dict(snapshot.usage or self._usage) if self._counts else {}
 
     def drop(self) -> Steps[None]:
         """Remove the written pages, if any. Errors are ignored, because the server removes the draft later."""
@@ -341,7 +342,7 @@ class Snapshot(NamedTuple):
     archives: list[ops.Archive]
     ttl: float | None = None
     sequence: int = 0
-    usage: dict[int, Numbers] = {}
+    usage: Mapping[int, Numbers] = MappingProxyType({})
 
 
 def collect(
