@@ -31,6 +31,9 @@ _EPOCH: Final = date(1970, 1, 1)
 #: The calendar, in UTC, by which a budget begins anew; "total": never.
 Period = Literal["day", "month", "total"]
 
+#: What `usage_by` gives the totals of.
+UsageGroup = Literal["day", "agent"]
+
 #: Input, output and cached tokens, and the cost in billionths of the unit.
 Numbers = tuple[int, int, int, int]
 NOTHING: Final[Numbers] = (0, 0, 0, 0)

@@ -341,8 +341,8 @@ class Episode:
         for one in listed:
             messages = store.get(one.conversation_id)
             sizes = sum(map(count_characters, messages)), sum(map(message_tokens, messages)), len(messages)
-            if (one.characters, one.tokens, one.message_count) != sizes:
-                found = (one.characters, one.tokens, one.message_count)
+            if (one.characters, one.estimated_tokens, one.message_count) != sizes:
+                found = (one.characters, one.estimated_tokens, one.message_count)
                 self._say(f"{one.conversation_id}: its totals are {found}, but it has {sizes}")
         for owner in OWNERS[1:]:
             wanted = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Any, Final, Literal
+from typing import Any, get_args
 
 from redis_history.errors import InvalidInputError
 from redis_history.store._async.reading import run_steps
@@ -11,9 +11,18 @@ from redis_history.store.operations import usage as ops
 from redis_history.store.operations.backend import AsyncBackend
 from redis_history.values._validation import check_choice, check_name, check_owner, refuse
 from redis_history.values.times import Instant
-from redis_history.values.usage import Budget, Numbers, Period, Usage, date_of, day_bound, limits_of, sum_of, total_of
-
-_GROUPS: Final = ("day", "agent")
+from redis_history.values.usage import (
+    Budget,
+    Numbers,
+    Period,
+    Usage,
+    UsageGroup,
+    date_of,
+    day_bound,
+    limits_of,
+    sum_of,
+    total_of,
+)
 
 
 class AsyncAccounting:
@@ -42,7 +51,7 @@ class AsyncAccounting:
 
     async def usage_by(
         self,
-        group: Literal["day", "agent"],
+        group: UsageGroup,
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
@@ -51,7 +60,7 @@ class AsyncAccounting:
     ) -> dict[str, Usage]:
         """Like `usage`, for each day ("2026-01-31"), ascending, or for each agent by name ("": conversations without
         one). Days and agents without usage are left out."""
-        check_choice(group, "group", _GROUPS, InvalidInputError)
+        check_choice(group, "group", get_args(UsageGroup), InvalidInputError)
         groups: dict[str, list[Numbers]] = {}
         for (day, agent), numbers in (await self._sums(user_id, agent_name, since, until)).items():
             groups.setdefault(date_of(day).isoformat() if group == "day" else agent, []).append(numbers)
