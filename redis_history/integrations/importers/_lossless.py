@@ -52,7 +52,7 @@ class _RecordLine(Struct, tag_field="type", tag="conversation", omit_defaults=Tr
     archives: list[Archive] = []
     ttl: Annotated[float, Meta(ge=0)] | None = None
     sequence: Annotated[int, Meta(ge=0, lt=2**32)] = 0
-    usage: dict[str, tuple[_Number, _Number, _Number, _Number]] = {}
+    usage: dict[str, tuple[_Number, _Number, _Number, _Number]] | None = None
 
 
 class _MessageLine(Struct, tag_field="type", tag="message", omit_defaults=True, kw_only=True):
@@ -69,7 +69,9 @@ def record_line(snapshot: Snapshot) -> bytes:
     given = {name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, {})}
     if record.forked_from is not None:
         given["forked_from"] = asdict(record.forked_from)
-    usage = {date_of(day).isoformat(): numbers for day, numbers in snapshot.usage.items()}
+    usage = None
+    if snapshot.usage is not None:
+        usage = {date_of(day).isoformat(): numbers for day, numbers in snapshot.usage.items()}
     line = _RecordLine(VERSION, value_to_json(given), snapshot.archives, snapshot.ttl, snapshot.sequence, usage)
     return msgspec.json.encode(line) + b"\n"
 
@@ -150,7 +152,7 @@ def _read(value: Any) -> tuple[Snapshot, Message | None, int]:
         for time in (getattr(record, name) for name in _TIMES):
             if time is not None:
                 to_microseconds(time)  # raises an error for a time that cannot be stored
-        usage = {_day(day): numbers for day, numbers in line.usage.items()}
+        usage = None if line.usage is None else {_day(day): numbers for day, numbers in line.usage.items()}
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidMessageError(f"the line is not one of an export: {error}") from error
     numbers = [one.number for one in line.archives]  # later compactions number theirs by their revisions

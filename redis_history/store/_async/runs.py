@@ -38,8 +38,6 @@ from redis_history.values.runs import RunStatus
 _logger = logging.getLogger("redis_history")
 
 _MAX_WAIT: Final = 24 * 3600.0
-#: Seconds after which a run that has begun asks for its budget again.
-_WAITED: Final = 0.05
 
 
 class AsyncRun:
@@ -178,14 +176,13 @@ class AsyncRun:
 
     async def _begin(self) -> None:
         await self._reserve()
-        started = time.monotonic()
         try:
-            await self._store._runs.take(self, self._wait)
+            waited = await self._store._runs.take(self, self._wait)
         except BaseException:
             await uninterrupted(self._unreserve, self._unfinished)
             raise
         try:
-            if time.monotonic() - started > _WAITED:  # those that were first may have used up the budget
+            if waited and self._budget_of is not None:  # those that were first may have used up the budget
                 await self._reserve()
             await self._messages.begin()
             await self._settle_former()

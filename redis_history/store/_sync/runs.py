@@ -39,8 +39,6 @@ from redis_history.values.runs import RunStatus
 _logger = logging.getLogger("redis_history")
 
 _MAX_WAIT: Final = 24 * 3600.0
-#: Seconds after which a run that has begun asks for its budget again.
-_WAITED: Final = 0.05
 
 
 class Run:
@@ -175,14 +173,13 @@ class Run:
 
     def _begin(self) -> None:
         self._reserve()
-        started = time.monotonic()
         try:
-            self._store._runs.take(self, self._wait)
+            waited = self._store._runs.take(self, self._wait)
         except BaseException:
             uninterrupted(self._unreserve, self._unfinished)
             raise
         try:
-            if time.monotonic() - started > _WAITED:  # those that were first may have used up the budget
+            if waited and self._budget_of is not None:  # those that were first may have used up the budget
                 self._reserve()
             self._messages.begin()
             self._settle_former()

@@ -45,7 +45,7 @@ class Layout(Struct, frozen=True):
     archives: tuple[StoredArchive, ...] = ()
     ttl: float | None = None
     sequence: int = 0
-    usage: dict[int, Numbers] = {}
+    usage: dict[int, Numbers] | None = None
 
 
 class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
@@ -75,7 +75,8 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
         for one in conversation.archives:
             position = conversation.stored[one.summary_id].position if one.summary_id else None
             archives.append(StoredArchive(one.revision, one.summary_id or None, one.former, position))
-        return Layout(tuple(archives), conversation.ttl, conversation.sequence, dict(conversation.spent))
+        usage = dict(conversation.spent) if conversation.ledger or conversation.spent else None
+        return Layout(tuple(archives), conversation.ttl, conversation.sequence, usage)
 
 
 def _decode(reply: list[Any]) -> tuple[Layout, bool, bool] | None:
@@ -88,7 +89,9 @@ def _decode(reply: list[Any]) -> tuple[Layout, bool, bool] | None:
         position = Position(int(time), place) if summary else None
         names = summary.decode() or None, former.decode() or None
         archives.append(StoredArchive(number, *names, position, token.decode()))
-    layout = Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence), read_days(usage))
+    layout = Layout(
+        tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence), None if usage == 0 else read_days(usage)
+    )
     return layout, bool(more), bool(erased)
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -161,7 +160,7 @@ class Draft:
             summary=live_summary,
             sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
             ttl=snapshot.ttl,
-            usage=self._days(snapshot) if self._noted or snapshot.usage else None,
+            usage=self._days(snapshot) if self._noted or snapshot.usage is not None else None,
             noted=self._noted,
         )
         if not published:
@@ -169,7 +168,9 @@ class Draft:
 
     def _days(self, snapshot: Snapshot) -> dict[int, Numbers]:
         """The totals of the conversation: of an import as they were, also for messages that were removed."""
-        return dict(snapshot.usage or self._usage) if self._counts else {}
+        if not self._counts:
+            return {}
+        return self._usage if snapshot.usage is None else dict(snapshot.usage)
 
     def drop(self) -> Steps[None]:
         """Remove the written pages, if any. Errors are ignored, because the server removes the draft later."""
@@ -342,7 +343,7 @@ class Snapshot(NamedTuple):
     archives: list[ops.Archive]
     ttl: float | None = None
     sequence: int = 0
-    usage: Mapping[int, Numbers] = MappingProxyType({})
+    usage: Mapping[int, Numbers] | None = None
 
 
 def collect(
