@@ -46,7 +46,7 @@ def usage_of(given: Any, *, model: Any = None) -> Usage | None:
     read, written = _number(given, _INPUT), _number(given, _OUTPUT)
     if read is None and written is None:
         return None
-    details = next((given[name] for name in _DETAILS if isinstance(given.get(name), Mapping)), {})
+    details: Mapping[str, Any] = next((given[name] for name in _DETAILS if isinstance(given.get(name), Mapping)), {})
     cached = _number(given, _CACHED) or _number(details, _CACHED) or 0
     cost = next((given[name] for name in _COST if given.get(name) is not None), 0)
     name = model if isinstance(model, str) and model else None

@@ -312,8 +312,10 @@ async def usage(view: LiveView, request: ApiRequest) -> Response:
 
 def _day(request: ApiRequest, name: str) -> date | None:
     text = request.text(name)
+    if text is None:
+        return None
     try:
-        return None if text is None else date.fromisoformat(text)
+        return date.fromisoformat(text)
     except ValueError as error:
         raise bad_input(f"{name} must be a day such as 2026-01-31, not {text[:20]!r}") from error
 

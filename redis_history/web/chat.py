@@ -223,8 +223,8 @@ class ChatEndpoints(Guarded):
         copied = None if kept is not None else await self._copied(asked, active)
         if not copied:
             await self._check_room(asked, kept, active, user)
-            owner = record.user_id if record is not None else user and user.id
-            await self._store._steps(check_budget(owner))
+            owner = None if user is None else user.id
+            await self._store._steps(check_budget(owner if record is None else record.user_id))
         if kept is not None:
             if active is not None and active.is_active:  # the answer that is being written is replaced, too
                 await rights.ask(chat, "stop")

@@ -103,7 +103,7 @@ class ReadOwner(OnConversation, Op[int | str | None], frozen=True):
     def steps(self, settings: Settings) -> Steps[int | str | None]:
         state = settings.keyspace.conversation(self.conversation_id).state
         found = yield plain(b"HGET", state, b"U")
-        return None if found is None else decode_value(found)  # type: ignore[no-any-return]
+        return None if found is None else decode_value(found)
 
     def apply(self, space: Space) -> int | str | None:
         conversation = space.find(self.conversation_id)
