@@ -15,86 +15,73 @@
 -- budget), 'stale' (read the usage again), 'exceeded', or 'ended'. A run that has a reservation already is judged again, without
 -- its own; if it is exceeded, its reservation ends.
 --
--- Fields: l  limits   v  version   z  the tokens and run ids that late copies may still bring   '=<run id>'  until when
+-- Fields: l  limits   v  version   R  the reservations, a MessagePack array of {run id, until when}   z  the tokens and run ids
+--   that late copies may still bring
 local key, action, id = KEYS[1], ARGV[1], ARGV[2]
 local KEPT_IDS, TOMBSTONE = 64, 120000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known, running, count = {}, {}, 0
-local all = redis.call('HGETALL', key)
-for i = 1, #all, 2 do known[all[i]] = all[i + 1] end
-local version, ended = tonumber(known.v or 0), {}
-for name, ends in pairs(known) do
-  if string.byte(name) == 61 then -- '='
-    if tonumber(ends) > now then
-      running[name] = true
-      count = count + 1
-    else
-      ended[#ended + 1] = name
-    end
-  end
+local known = redis.call('HMGET', key, 'l', 'v', 'R', 'z')
+local limits, version, seen = known[1], tonumber(known[2] or 0), known[4]
+local others, own, ended = {}, nil, false -- the reservations of other runs; that of this one; whether some have ended
+for _, one in ipairs(known[3] and cmsgpack.unpack(known[3]) or {}) do
+  if one[2] <= now then ended = true elseif one[1] == id then own = one else others[#others + 1] = one end
 end
 
 local function answer(what)
-  return {what, known.l or '', version, count, now}
+  return {what, limits or '', version, #others + (own and 1 or 0), now}
 end
 
--- Ends reservations, and notes that late copies of this call do nothing.
-local function save(gone, noted)
-  if #gone > 0 then
-    redis.call('HDEL', key, unpack(gone)) -- at most 1,000
-    version = version + 1
-  end
-  redis.call('HSET', key, 'v', version)
-  if noted then redis.call('HSET', key, 'z', string.sub((known.z or '') .. noted .. ';', -KEPT_IDS * (#noted + 1))) end
+-- Stores the version and the reservations. `noted`: late copies of this call do nothing.
+local function save(noted)
+  if own then others[#others + 1] = own end
+  own = nil
+  redis.call('HSET', key, 'v', version, 'R', cmsgpack.pack(others))
+  if noted then redis.call('HSET', key, 'z', string.sub((seen or '') .. noted .. ';', -KEPT_IDS * (#noted + 1))) end
 end
 
-local function is_known(id) return known.z and string.find(known.z, id, 1, true) end
+local function is_known(id) return seen and string.find(seen, id, 1, true) end
 
-while #ended > 1000 do table.remove(ended) end
+if ended then version = version + 1 end
 if action == 'read' then
-  if #ended > 0 then save(ended) end
+  if ended then save() end
   return answer('read')
 end
 
 if action == 'set' then
   if is_known(id) then return answer('set') end
-  known.l, version = ARGV[3] ~= '' and ARGV[3] or nil, version + 1
-  if known.l then
-    redis.call('HSET', key, 'l', known.l)
+  limits, version = ARGV[3] ~= '' and ARGV[3] or nil, version + 1
+  if limits then
+    redis.call('HSET', key, 'l', limits)
     redis.call('PERSIST', key)
   else
     redis.call('HDEL', key, 'l')
   end
-  save(ended, id)
-  if not known.l then redis.call('PEXPIRE', key, TOMBSTONE) end
+  save(id)
+  if not limits then redis.call('PEXPIRE', key, TOMBSTONE) end
   return answer('set')
 end
 
-local name = '=' .. id
 if action == 'end' then
-  if running[name] then
-    ended[#ended + 1], count = name, count - 1
-  end
-  if known.l and not is_known(id) then save(ended, id) end
+  if own then own, version = nil, version + 1 end
+  if limits and not is_known(id) then save(id) end
   return answer('ended')
 end
 
 -- take
-if not known.l then return answer('none') end
+if not limits then return answer('none') end
 if is_known(id) then return answer('stale') end
-if #ended > 0 then save(ended) end
+if ended then save() end
 if version ~= tonumber(ARGV[4]) then return answer('stale') end
-local limits = cmsgpack.unpack(known.l)
-local others = running[name] and count - 1 or count
-local tokens, cost = ARGV[5] + others * limits[4], ARGV[6] + others * limits[5]
-if limits[1] and tokens >= limits[1] or limits[2] and cost >= limits[2] then
-  if running[name] then
-    count = others
-    save({name})
+local limit = cmsgpack.unpack(limits)
+local tokens, cost = ARGV[5] + #others * limit[4], ARGV[6] + #others * limit[5]
+if limit[1] and tokens >= limit[1] or limit[2] and cost >= limit[2] then
+  if own then
+    own, version = nil, version + 1
+    save()
   end
   return answer('exceeded')
 end
-redis.call('HSET', key, name, string.format('%.0f', now + ARGV[3]))
-count = others + 1
+own = {id, now + ARGV[3]}
+save()
 return answer('taken')
