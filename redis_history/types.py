@@ -30,7 +30,7 @@ from redis_history.values.events import ResetReason
 from redis_history.values.message import ForkedFrom
 from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.values.sizes import MEDIA_TOKENS, tiktoken_counter
-from redis_history.values.usage import Budget, Period
+from redis_history.values.usage import Budget, Period, UsageGroup
 
 __all__ = [
     "MEDIA_TOKENS",
@@ -83,5 +83,6 @@ __all__ = [
     "Summarizer",
     "ToolResultMasking",
     "Turn",
+    "UsageGroup",
     "tiktoken_counter",
 ]

@@ -14,7 +14,8 @@ class Capabilities(Struct, frozen=True):
 
     `str` shows one value per line. In a cluster: abilities of all primaries, and their least durable settings.
 
-    - `backend`: "redis" (or compatible), "valkey", "memory" or "custom". `version`: of the server.
+    - `backend`: "redis" (or unknown and compatible), "valkey", "kvrocks", "dragonfly", "garnet", "keydb", "upstash",
+      "memory" or "custom". `version`: of the server itself, not of the Redis that it is compatible with.
     - `mode`: "standalone", "cluster" or "sentinel".
     - `search`: "server" (its index) or "client" (the store reads and ranks one conversation). `search_module`: name and
       version of the server's search module.
@@ -45,7 +46,8 @@ class Capabilities(Struct, frozen=True):
         """Risks to stored conversations, as sentences. Unknown settings do not count as risks."""
         found = []
         if self.eviction not in (None, "noeviction"):
-            found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")
+            which = "keys that expire" if self.eviction.startswith("volatile") else "keys"
+            found.append(f"the server evicts {which} when its memory is full ({self.eviction}): set noeviction")
         if self.aof is False:
             lost = "all since the last snapshot" if self.snapshots else "everything"
             found.append(f"there is no append-only file: a restart loses {lost}")

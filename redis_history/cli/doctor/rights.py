@@ -115,6 +115,7 @@ _EVAL_WITH_KEY: Final = (b"eval", b"0", b"1")
 _FOREIGN_KEY: Final = b"redis_history is not here"
 
 _SCRIPT: Final = b"""
+local unpack = table.unpack or unpack
 local refused, at = {}, 1
 while at <= #ARGV do
   local words = tonumber(ARGV[at])

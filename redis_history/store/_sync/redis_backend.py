@@ -39,7 +39,15 @@ from redis_history.store.operations.index import use_index
 from redis_history.store.operations.poll import poll_changes
 from redis_history.store.operations.settings import Settings
 from redis_history.store.retry import RetryDetails, RetryPolicy
-from redis_history.store.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
+from redis_history.store.server_info import (
+    DECLARED_ONLY,
+    NOTIFICATIONS,
+    QUESTIONS,
+    combined,
+    merged_flags,
+    read_info,
+    read_survey,
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -129,6 +137,8 @@ class RedisBackend:
         with suppress(errors.BackendRefusedError, errors.CapabilityError):  # the rest can still be reported
             self._make_usable()
         survey: Capabilities = self._with_retries(self._describe)
+        if self._settings.durable:
+            survey = replace(survey, aof=None, durability=tuple(dict.fromkeys((*survey.durability, "fsync"))))
         return replace(
             survey,
             search="server" if self.search_mode == "server" else "client",
@@ -392,7 +402,10 @@ class RedisBackend:
 
     def _check_version(self) -> None:
         primary, *_ = self._primaries()
-        read_info(primary.execute([b"INFO", b"server"]))
+        server = read_info(primary.execute([b"INFO", b"server"]))
+        self._settings.locking = server.product == "upstash"
+        if self._settings.index is not None and server.product in DECLARED_ONLY:
+            self._settings.index.unusable = f"scripts of {server.name} may use declared keys only"
 
     def _describe(self) -> Capabilities:
         return combined([self._survey(primary) for primary in self._primaries()])
@@ -460,7 +473,7 @@ class RedisBackend:
         """Send one copy of a call, with the script's source if the server lacks it. A permanent error of the confirming
         command is returned, because the write was made. A transient one is raised, so that the call is repeated: the
         server may just have become a replica."""
-        words = call.words(with_source=with_source, sent=sent)
+        words = call.words(with_source=with_source, sent=sent, locking=self._settings.locking)
         try:
             commands = [[b"ASKING"], words] if asking else [words]
             confirm = None if call.confirm is None else call.confirm.command
@@ -478,10 +491,11 @@ class RedisBackend:
     def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
         urgent = all(call.is_urgent for call in calls)
-        replies = self._server.node.pipeline([call.words() for call in calls], writes=urgent)
+        locking = self._settings.locking
+        replies = self._server.node.pipeline([call.words(locking=locking) for call in calls], writes=urgent)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            sources = [calls[at].words(with_source=True) for at in unknown]
+            sources = [calls[at].words(with_source=True, locking=locking) for at in unknown]
             again = self._server.node.pipeline(sources, writes=urgent)
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply

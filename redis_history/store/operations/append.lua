@@ -82,13 +82,13 @@ local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
   use_archives()
-  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
+  local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
 end
 if usages then needed = usage.keys({owner, agent}, needed) end
-local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
+local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
 local stamp = now
@@ -99,7 +99,7 @@ revision = revision + 1
 local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
-local period = (now - now % LIFETIME) / LIFETIME
+local period = (now - now % LIFETIME) / LIFETIME -- a float in Lua 5.4, as pack takes it
 local begun, at_its_start, at_start_before = 0, 0, 0
 if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
@@ -144,7 +144,7 @@ for i = 1, count do
       local listed = redis.call('HGET', state, '~') or ''
       hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
       -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
-      -- this script cannot make it, the first words of the reply wait.
+      -- this script cannot make it, the first words of the reply wait. In a cluster, a new key cannot be declared.
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end

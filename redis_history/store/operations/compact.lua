@@ -33,7 +33,7 @@ if ARGV[26] ~= '' then
 -- include _usage
   usage.keys(of, names)
 end
-local ask = undeclared(lists_and(of, names)) or known[7] and moving(known[7])
+local ask = undeclared_keys(lists_and(of, names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[15], known[16])
 if reply then return reply end

@@ -52,7 +52,7 @@ def is_list(key: bytes) -> bool:
     return len(last) == 40 or last in (b"k", b"p")
 
 
-def kind_of(key: bytes) -> bytes:
+def without_digest(key: bytes) -> bytes:
     """A key that `is_list` knows, without its digest: a conversation has one of each kind."""
     rest, _, last = key.rpartition(b":")
     return rest if len(last) == 40 else key
@@ -61,6 +61,12 @@ def kind_of(key: bytes) -> bytes:
 def digest_of(owner: int | str) -> bytes:
     """The end of the keys of an owner, an agent or the forks of a conversation."""
     return hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+
+
+def is_reply_or_archive(key: bytes) -> bool:
+    """Whether it is the content of a streaming reply or an archive, whose names end with a token of 16 digits, and a
+    number behind that of an archive."""
+    return key[-19:-16] == b":t:" or key.rpartition(b":")[0][-19:-16] == b":a:"
 
 
 class ConversationKeys(NamedTuple):

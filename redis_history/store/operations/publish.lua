@@ -29,7 +29,7 @@ if values['%'] then
 -- include _usage
   usage.keys(new_owners, names)
 end
-local ask = undeclared(names)
+local ask = undeclared_keys(names)
 if ask then return ask end
 local seen, reply = open_change(known[1], tonumber(known[2] or 0), known[3], known[4])
 if reply then return reply end

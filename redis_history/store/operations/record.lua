@@ -20,7 +20,7 @@ if moves then
 -- include _usage
   usage.keys({known[8], known[9]}, usage.keys(later, names))
 end
-local ask = undeclared(lists_and({known[8], known[9], known[10]}, names))
+local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
