@@ -58,12 +58,11 @@ end
 if unusual or searched then
 -- include _document
 end
-local usages
 if #ARGV[12] > 18 then
 -- include _usage
-  usages = usage.read(ARGV[12], 19)
+  usage.read(ARGV[12], 19)
 end
-if unusual or owner or agent or forked or usages then
+if unusual or owner or agent or forked or usage then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -87,7 +86,7 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owners then
   needed = lists_of(owners)
 end
-if usages then needed = usage.keys({owner, agent}, needed) end
+if usage then needed = usage.keys({owner, agent}, needed) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
@@ -148,7 +147,7 @@ for i = 1, count do
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
-    if usages and usages[i] then usages[i].field, usages[i].time = ARGV[at], time end
+    if usage then usage.note(i, ARGV[at], time) end
     times[added] = time
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, head, rest)
@@ -193,7 +192,7 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
-if usages then usage.count(usages, {owner, agent}) end
+if usage then usage.count(usage.given, {owner, agent}) end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)

@@ -29,15 +29,20 @@ do
     return packed and packed ~= '\192' and cmsgpack.unpack(packed) or NO_AGENT
   end
 
-  -- The usage of messages by their indices (see append.lua), as `usage.count` takes it.
+  -- Notes the usage of the messages of an append in `usage.given`, by their indices (see append.lua).
   function usage.read(text, at)
-    local found = {}
+    usage.given = {}
     while at <= #text do
       local index, length = struct.unpack('>I2B', text, at)
-      found[index] = {usage = sub(text, at + 3, at + 2 + length)}
+      usage.given[index] = {usage = sub(text, at + 3, at + 2 + length)}
       at = at + 3 + length
     end
-    return found
+  end
+
+  -- Notes that the message with this index is stored.
+  function usage.note(index, field, time)
+    local item = usage.given[index]
+    if item then item.field, item.time = field, time end
   end
 
   -- The hashes of totals for these owners: fields U and A of the state.
