@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redis_history.store.operations.keys import digest_of
+from redis_history.values.ids import digest_of
 from redis_history.values.usage import NOTHING, Limits, Numbers, added, day_of, usage_numbers
 
 if TYPE_CHECKING:

@@ -30,16 +30,13 @@ lists are few enough to merge for a listing, and enough to spread over the nodes
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-import msgspec
-
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.values.ids import check_conversation_id
+from redis_history.values.ids import check_conversation_id, digest_of
 
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
@@ -56,11 +53,6 @@ def without_digest(key: bytes) -> bytes:
     """A key that `is_list` knows, without its digest: a conversation has one of each kind."""
     rest, _, last = key.rpartition(b":")
     return rest if len(last) == 40 else key
-
-
-def digest_of(owner: int | str) -> bytes:
-    """The end of the keys of an owner, an agent or the forks of a conversation."""
-    return hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
 
 
 def is_reply_or_archive(key: bytes) -> bool:
