@@ -256,6 +256,7 @@ async def test_a_fork_has_contents_of_its_own(store: Any, beside: Beside) -> Non
     await store.fork("c", "f")
     await store.fork("c", "g", through="a")
     await beside.are(5 + 5 + 1)
+    assert (await store.get_conversation("f")).created_at > (await store.get_conversation("c")).created_at
     whole = [(one.id, one.text) for one in await store.get("c", include_archived=True)]
     await store.delete_conversation("c")
     await beside.are(6)
@@ -272,7 +273,8 @@ async def test_contents_live_as_long_as_their_conversation(stores: Any, beside: 
         await stores().append("c", large("a"))
         await beside.are(1)
     store = stores(ttl=1.0)
-    ends = time.monotonic() + 1.8
+    await store.append("c", user("first"))
+    ends = time.monotonic() + 2.0
     number = 0
     while time.monotonic() < ends:  # longer than the first content would live
         await store.append("c", user(str(number)))

@@ -48,6 +48,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "llen {log}",
         "lindex {log} 0",
         "getrange {content} 0 1",
+        "hscan {totals} 0",
     ),
     "writing": (
         *_COMPACTING,
@@ -66,7 +67,6 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "ping",
     ),
     "searching": (
-        "hscan {pending_work} 0",
         "ft.info {index}",
         "ft.search {index} a",
         "hset {document} a b",
@@ -143,7 +143,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "archive": keys.archive("0", 1),
         "content": keys.state[:-1] + b"t:1",
         "large": keys.content("1", "1"),
-        "pending_work": keys.pending_work,
+        "totals": keyspace.totals(None)[0],
         "pending_delete": keys.pending_work + b":1",
         "index": keyspace.index,
         "document": keyspace.documents_of("doctor", b"1") + b"1",

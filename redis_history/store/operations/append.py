@@ -63,8 +63,11 @@ class _Adding(Write[T], frozen=True):
         indexed = settings.indexed and not begins
         characters = tokens = 0
         rest: list[bytes] = []
+        usages = b""
         packed = [entry.packed(zstd=settings.zstd) for entry in self.entries]
-        for entry, form in zip(self.entries, packed, strict=True):
+        for index, (entry, form) in enumerate(zip(self.entries, packed, strict=True), 1):
+            if entry.usage:
+                usages += b"%b%c%b" % (index.to_bytes(2, "big"), len(entry.usage), entry.usage)
             characters += entry.characters
             tokens += entry.tokens
             head = form.head
@@ -79,7 +82,7 @@ class _Adding(Write[T], frozen=True):
                 fields = self._document(index)
                 rest += (b"%d" % len(fields), *fields)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
+        args = [how, most, _pack_totals(len(self.entries), characters, tokens) + usages, *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
@@ -212,6 +215,7 @@ class Append(_Adding[list[Appended]], frozen=True):
                 outcome.append(stored.outcome(entry, self.token))
                 continue
             position = conversation.add(entry, self.token, clock)
+            space.usage.count(conversation, entry, position.timestamp)
             references.append((entry.message.id, position.sequence))
             outcome.append(Appended(conversation.revision + 1, entry.placed(position), False))
         gone = space.trimmed(self.conversation_id, conversation)
@@ -251,8 +255,11 @@ class Restore(_Adding[int], frozen=True):
         conversation = space.find_or_create(self.conversation_id, self.token)
         conversation.empty()
         space.drop_forks(self.conversation_id)
-        clock = space.now()
-        references = [(entry.message.id, conversation.add(entry, self.token, clock).sequence) for entry in self.entries]
+        clock, references = space.now(), []
+        for entry in self.entries:
+            position = conversation.add(entry, self.token, clock)
+            space.usage.count(conversation, entry, position.timestamp)
+            references.append((entry.message.id, position.sequence))
         gone = space.trimmed(self.conversation_id, conversation)
         return space.write(self, conversation, Kind.RESTORED, references=references, ids=gone)
 

@@ -86,7 +86,7 @@ if earliest and quoting ~= '' then
 end
 for _, one in ipairs(live_summaries) do leaving[#leaving + 1] = one end
 contents.use()
-if redis.call('HGET', state, 'b') then
+if redis.call('HGET', state, '&') then
   for _, one in ipairs(leaving) do contents.declare(state, contents.held(state, one[1]), names) end
   ask = undeclared_keys(names)
   if ask then return ask end

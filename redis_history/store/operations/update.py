@@ -46,7 +46,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
     def steps(self, settings: Settings) -> Steps[Appended | None]:
         message = self.entry.message
         packed = self.entry.packed(zstd=settings.zstd)
-        args = [field_of(message.id), message.id.encode(), packed.head, packed.rest]
+        args = [field_of(message.id), message.id.encode(), packed.head, packed.rest, self.entry.usage]
         if settings.indexed:
             args += document(message, self.vectors[0] if self.vectors else b"")
         reply = self.reply.token if self.reply is not None else ""
@@ -92,6 +92,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         conversation.count(stored.entry, -1)
         conversation.count(self.entry, 1)
         conversation.store(self.entry, stored.position, revision, self.token)
+        space.usage.count(conversation, self.entry, stored.position.timestamp)
         reference = conversation.reference(self.entry.message.id)
         kind = Kind.REPLY_ENDED if token else Kind.UPDATED
         space.write(

@@ -7,8 +7,8 @@
 --
 -- The member of a message with contents has the flag 8, and ends with a table (see redis_history/values/beside.py).
 -- The state has the names of all contents, for scripts that remove or renew all of them:
---   b        until when (milliseconds) all contents are there, '0': forever
---   b<digits>   the names that begin with these two digits, one behind the other
+--   &        until when (milliseconds) all contents are there, '0': forever
+--   &<digits>   the names that begin with these two digits, one behind the other
 -- With a time to live, contents have a separate one, as archives: half as long again, so that not every change renews them.
 --
 -- Functions in a table, because a script has at most 200 locals. `kept`: names that this call links, which stay when it
@@ -25,7 +25,7 @@ function contents.use()
   end
 
   local function field_for(name)
-    return 'b' .. string.sub(name, 1, 2)
+    return '&' .. string.sub(name, 1, 2)
   end
 
   local function names_in(packed)
@@ -63,9 +63,9 @@ function contents.use()
 
   -- The names of all contents of the conversation.
   function contents.all(state)
-    if not redis.call('HGET', state, 'b') then return {} end
+    if not redis.call('HGET', state, '&') then return {} end
     local fields, names = {}, {}
-    for i = 0, 255 do fields[i + 1] = string.format('b%02x', i) end
+    for i = 0, 255 do fields[i + 1] = string.format('&%02x', i) end
     for _, packed in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 256
       for _, name in ipairs(names_in(packed)) do names[#names + 1] = name end
     end
@@ -124,7 +124,7 @@ function contents.use()
     contents.keep(state, names, ends)
     for _, name in ipairs(names) do rest[#rest + 1] = name end
     if #rest > 0 then redis.call('HSET', state, field, table.concat(rest)) else redis.call('HDEL', state, field) end
-    if #names > 0 then redis.call('HSETNX', state, 'b', ends or '0') end
+    if #names > 0 then redis.call('HSETNX', state, '&', ends or '0') end
   end
 
   -- Removes all contents, but not those that this call links. The caller writes the state anew.
@@ -140,6 +140,6 @@ function contents.use()
   function contents.renew(state, now, ttl)
     local ends = contents.ends(now, ttl)
     contents.keep(state, contents.all(state), ends)
-    redis.call('HSET', state, 'b', ends)
+    redis.call('HSET', state, '&', ends)
   end
 end

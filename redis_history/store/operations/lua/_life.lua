@@ -11,8 +11,9 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.pcall('PEXPIREAT', messages, ends) -- a node that a slot is leaving refuses this if the last message has just left
   redis.call('PEXPIREAT', log, ends)
-  local beside = redis.call('HMGET', state, '~', 'b')
-  local listed, contents_end = beside[1], beside[2]
+  local more = redis.call('HMGET', state, '~', '&', '%')
+  local listed, contents_end = more[1], more[2]
+  if more[3] then redis.call('PEXPIREAT', sub(state, 1, -2) .. 'k', ends) end -- the ledger, see _usage.lua
   if listed then -- the content of a reply, which its writer or a reader will need
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
@@ -53,16 +54,17 @@ local function note_archives(names, place)
 end
 
 -- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
--- large contents that get a new time to live in this call; or all of these, if `all`.
+-- ledger of usage (_usage.lua), and of the large contents that get a new time to live in this call; or all of these, if `all`.
 local function contents_in(archives, streaming, all)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
-  local known = redis.call('HMGET', state, 'X', 'b', 'l')
-  if known[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
-  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[3], known[2]
-  if ends and (all or ttl and (ttl ~= known[3] or tonumber(ends) <= math.floor(clock() / 1000) + ttl + 1000)) then
+  local more = redis.call('HMGET', state, 'X', '%', '&', 'l')
+  if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  if more[2] then names[#names + 1] = sub(state, 1, -2) .. 'k' end
+  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or more[4], more[3]
+  if ends and (all or ttl and (ttl ~= more[4] or tonumber(ends) <= math.floor(clock() / 1000) + ttl + 1000)) then
     contents.use()
     contents.declare(state, contents.all(state), names)
   end
