@@ -2,7 +2,8 @@
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each), and for a message that asks for an answer,
+--       MessagePack of the agent's name, the time in milliseconds, and its id; then three for each message, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -14,7 +15,7 @@
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
--- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
+-- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
 local replace = ARGV[10] == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
@@ -49,6 +50,15 @@ local unusual = replace or not epoch or lives or asks or old_entries or excess o
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
+local asked -- agent, time, id; and what else the turn needs
+if #ARGV[12] > 18 then
+-- include _turns
+  asked = cmsgpack.unpack(sub(ARGV[12], 19))
+  asked.turns, asked.owner, asked.run = unpack(redis.call('HMGET', state, 'P', 'U', 'R')) -- at most 3
+  asked.turns = owed.read(asked.turns)
+  asked.refused = #asked.turns >= owed.most and not owed.find(asked.turns, asked[1])
+  unusual = unusual or asked.refused
+end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
 if unusual or begins then
@@ -57,7 +67,7 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked then
+if unusual or owner or agent or forked or asked then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -71,6 +81,7 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
+if asked and asked.refused then return ended({'turns'}) end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
@@ -80,6 +91,11 @@ if excess or replace or lives or ARGV[6] ~= '' then
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
+end
+if asked then
+  needed = needed or {}
+  for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
+  for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
 end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
@@ -193,6 +209,10 @@ end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
+if asked and added > 0 then
+  owed.ask(asked.turns, asked[1], asked.owner, {asked[3]}, asked[2], math.floor(now / 1000), owed.busy_until(asked.run))
+  owed.save(asked.turns)
+end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

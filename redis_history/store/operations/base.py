@@ -360,6 +360,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
             raise refusals.conversation_missing(self.conversation_id)
         if kind == b"exists":
             raise refusals.conversation_exists(self.conversation_id, reply[1])
+        if kind == b"turns":
+            raise refusals.too_many_turns(self.conversation_id)
         if kind == b"run":
             raise refusals.run_lost(self.conversation_id)
         raise refusals.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)

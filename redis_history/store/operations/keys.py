@@ -13,6 +13,11 @@
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
+    rh2:{<namespace>:<bucket>}:q                   sorted set: the bucket's conversations with a turn that is owed or
+                                                   running, by the time of the question
+    rh2:{<namespace>:<bucket>}:h                   sorted set: those with a turn that waits or is parked
+    rh2:{<namespace>:<bucket>}:q:<digest>          sorted set: the turns of an agent, by the time when they are due
+    rh2:{<namespace>:<bucket>}:q:<digest>:<digest>    sorted set: those of an agent and an owner
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -42,8 +47,9 @@ _MAX_NAMESPACE_BYTES: Final = 128
 
 
 def is_list(key: bytes) -> bool:
-    """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
-    return len(key.rpartition(b":")[2]) == 40
+    """Whether it is the list of an owner, an agent or forks. Only these and the keys of turns end with a SHA-1."""
+    _, kind, digest = (b"", b"", *key.rsplit(b":", 2))[-3:]
+    return len(digest) == 40 and kind in (b"u", b"v", b"f")
 
 
 class ConversationKeys(NamedTuple):
@@ -120,6 +126,23 @@ class Keyspace:
         conversation ("f")."""
         digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
         return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
+
+    def turn_lists(self, *, open: bool) -> list[bytes]:
+        """The key of each bucket's list of conversations with a turn that is owed or running, or waits or is parked."""
+        kind = b"q" if open else b"h"
+        return [b"%b%02x}:%b" % (self._prefix, bucket, kind) for bucket in range(BUCKETS)]
+
+    def turn_index(self, agent_name: str | None, bucket: int) -> bytes:
+        """What the workers of an agent look at. Scripts also make this key."""
+        digest = hashlib.sha1((agent_name or "").encode(), usedforsecurity=False).hexdigest().encode()
+        return b"%b%02x}:q:%b" % (self._prefix, bucket, digest)
+
+    def turn_indexes(self, agent_name: str | None) -> list[bytes]:
+        return [self.turn_index(agent_name, bucket) for bucket in range(BUCKETS)]
+
+    def worker_channel(self, agent_name: str | None, number: int) -> bytes:
+        """A channel that wakes an idle worker of an agent. Scripts also make this name."""
+        return self.turn_index(agent_name, 0).replace(b"}:q:", b"}:w:") + b":%d" % number
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""
