@@ -130,8 +130,8 @@ class Changes(Struct, frozen=True):
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
-    have died. `run`: the newest run, if all changes were read, as `turns`. `dead_run`: its fence, if its holder is dead and this
-    is not recorded yet.
+    have died. `run` and `turns`: the newest run and the present turns, if all changes were read. `dead_run`:
+    the fence of the run, if its holder is dead and this is not recorded yet.
     """
 
     events: list[Event]
@@ -166,8 +166,8 @@ def recover(
     not exist). `former`: if another conversation of this id ended a short while ago, the token
     of a cursor that was taken since, or "log" if its log still existed when this one began. `replies`: the streaming
     ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence. `run`: the newest
-    run, and the seconds until it expires; `known_run`: the run that the reader knows, UNSET if it has not read before. `turns`: the present ones, and
-    `known_turns`, those that the reader knows.
+    run, and the seconds until it expires; `known_run`: the run that the reader knows, UNSET if it has not read before.
+    `turns` and `known_turns`: the present turns, and those that the reader knows.
     """
     reason = _break(after, head, entries, former)
     if reason is not None:

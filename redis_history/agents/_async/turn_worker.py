@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -50,8 +50,12 @@ _LONGEST_PAUSE: Final = 5.0
 _FRESH: Final = 1.0
 #: Turns among which a worker chooses after another one was faster.
 _CHOICE: Final = 8
-#: Seconds for which an owner's turns wait if as many as may run are running, and the life of a seat.
-_FULL: Final = 1.0
+#: Seconds for which an owner's turns wait if as many as may run are running; the life of a seat (`per_user`), and after
+#: how many seconds it is renewed.
+_FULL: Final = 0.5
+_MANY_FULL: Final = 4
+_SEAT: Final = 30.0
+_KEEP_SEATS: Final = 10.0
 #: Conversations named by wake-ups that are kept.
 _HINTS: Final = 1000
 
@@ -111,6 +115,10 @@ class AsyncWorker:
         self._running: dict[str, AsyncRun] = {}
         self._jobs: dict[str, Job] = {}
         self._hints: deque[str] = deque(maxlen=_HINTS)
+        self._seats: dict[str, int | str] = {}  # the owners of the runs, if their number is limited
+        self._keep_seats_at = 0.0
+        self._full: dict[str, float] = {}  # queues of owners whose turns wait for a seat, and until when
+        self._queues: dict[str, str] = {}  # by run, that of its owner
         self._ended: deque[str] = deque()  # conversations whose answers have ended
         self._signal: Signal | None = None
         self._listens = False
@@ -171,6 +179,7 @@ class AsyncWorker:
         while self._stop_at is None and not is_cancelled():
             signal.clear()  # before anything is looked at: a later change sets it again
             try:
+                await self._keep_seats()
                 wait = await self._take_turns()
                 pause = _PAUSE
             except errors.StoreClosedError:
@@ -180,33 +189,42 @@ class AsyncWorker:
                 wait, self._look_at = pause * rng.uniform(0.5, 1.0), 0.0
                 pause = min(2 * pause, _LONGEST_PAUSE)
             if self._stop_at is None and wait > 0:
-                await signal.wait(wait)
+                await signal.wait(min(wait, _KEEP_SEATS) if self._seats else wait)
 
     async def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 await self._listen(False)
+                while self._hints:  # the server took this worker for idle
+                    await self._store.backend.execute(ops.RingWorker(self._hints.popleft(), self._agent_name))
                 return self._poll
-            if not self._listens:
-                await self._listen(True)
-                self._look_at = 0.0
             if self._hints:
                 await self._take(ops.Candidate(0.0, self._hints.popleft()))
                 continue
             if self._candidates and time.monotonic() - self._found_at < _FRESH:
-                at = rng.randrange(min(len(self._candidates), _CHOICE)) if self._lost_races else 0
-                taken = await self._take(self._candidates.pop(at))
-                self._lost_races = 0 if taken else self._lost_races + 1
-                if not self._candidates:
-                    # Others may be behind those that were found.
-                    self._look_at = min(self._look_at, time.monotonic() + (0.0 if taken else _PAUSE))
+                await self._take_one()
                 continue
             self._candidates = []
             wait = await self._look()
-            if wait > 0:
+            if wait > 0 and not self._listens:
+                await self._listen(True)
+                self._look_at = 0.0  # for turns that became due in the meantime
+            elif wait > 0:
                 return wait
         return 0.0
+
+    async def _take_one(self) -> None:
+        """Take one of the turns that were found."""
+        at = rng.randrange(min(len(self._candidates), _CHOICE)) if self._lost_races else 0
+        candidate = self._candidates.pop(at)
+        if self._full.get(candidate.queue, 0.0) > time.monotonic():
+            taken = False
+        else:
+            taken = await self._take(candidate)
+            self._lost_races = 0 if taken else self._lost_races + 1
+        if not self._candidates:  # there may be others behind those that were found
+            self._look_at = min(self._look_at, time.monotonic() + (0.0 if taken else _PAUSE))
 
     async def _look(self) -> float:
         """Look for turns if it is time. Returns the seconds until the next look, 0 if there are turns."""
@@ -227,10 +245,21 @@ class AsyncWorker:
         now = time.monotonic()
         for bucket, seconds in look.next_in.items():
             self._next_of[bucket] = now + seconds + rng.uniform(0.0, _SPREAD)
-        self._candidates, self._found_at, self._lost_races = look.candidates, now, 0
+        self._candidates, self._found_at, self._lost_races = self._in_turns(look.candidates), now, 0
         return (
             0.0 if look.candidates else max(0.001, min(self._look_at, *self._next_of.values(), now + self._poll) - now)
         )
+
+    def _in_turns(self, candidates: list[ops.Candidate]) -> list[ops.Candidate]:
+        """The candidates in the order in which to take them: owners of several take turns."""
+        ranks = Counter(self._queues.values())
+        ordered = []
+        for candidate in candidates:
+            rank = ranks[candidate.queue] if candidate.queue else 0
+            ranks[candidate.queue] += 1
+            ordered.append((rank, candidate.due, candidate))
+        ordered.sort()
+        return [candidate for _, _, candidate in ordered]
 
     async def _listen(self, wanted: bool) -> None:
         """Have the server wake this worker, or not."""
@@ -247,19 +276,64 @@ class AsyncWorker:
         claim = self._claim if not candidate.queue else ops.Claim(*self._claim_fields, candidate.queue)
         op = ops.TakeRun(conversation_id, ((run_id, self._agent_name),), False, claim=claim)
         try:
+            if self._per_user is not None and not await self._take_seat(candidate, run_id, self._per_user):
+                return False
             outcome: ops.RunOutcome = await self._store.backend.execute(op)
         except BaseException:  # the server may have given it the turn
             await uninterrupted(partial(self._give_up, conversation_id, run_id), self._store._unfinished)
             raise
         if outcome.fence is None or outcome.turn is None:
+            await self._leave_seat(run_id)
             return False
         run = AsyncRun.of_turn(self._store, conversation_id, run_id, outcome)
         self._running[run_id] = run
+        if candidate.queue:
+            self._queues[run_id] = candidate.queue
         job = spawn(partial(self._answer_turn, run), "redis_history-turn")
         with self._lock:
             if run_id in self._running:  # a thread may have ended already
                 self._jobs[run_id] = job
         return True
+
+    async def _take_seat(self, candidate: ops.Candidate, run_id: str, most: int) -> bool:
+        """Whether one more turn of the conversation's owner may be answered now."""
+        backend, name = self._store.backend, candidate.conversation_id
+        record = await backend.execute(ops.ReadConversation(name))
+        owner = None if record is None else record.user_id
+        if owner is None:
+            return True
+        if await backend.execute(ops.TakeSeat(self._agent_name, owner, run_id, most, _SEAT)):
+            self._seats[run_id] = owner
+            return True
+        # Another worker may leave a seat at any time, and does not tell.
+        until = time.monotonic() + _FULL * rng.uniform(0.5, 1.0)
+        self._look_at = min(self._look_at, until)
+        if candidate.queue:
+            self._full[candidate.queue] = until
+            if len(self._full) > _MANY_FULL:  # so that they do not hide the turns of others
+                await backend.execute(ops.Postpone(name, self._agent_name, candidate.queue, _FULL))
+        return False
+
+    async def _leave_seat(self, run_id: str) -> None:
+        owner = self._seats.pop(run_id, None)
+        if owner is None:
+            return
+        self._full.clear()
+        self._look_at = 0.0  # for the owner's next turn
+        try:
+            await self._store.backend.execute(ops.TakeSeat(self._agent_name, owner, run_id, 0, _SEAT))
+        except errors.RedisHistoryError as error:  # it expires
+            _logger.info("a worker could not give up a seat: %s", error)
+
+    async def _keep_seats(self) -> None:
+        now = time.monotonic()
+        if not self._seats or now < self._keep_seats_at:
+            return
+        self._keep_seats_at = now + _KEEP_SEATS
+        for run_id, owner in [*self._seats.items()]:
+            if run_id in self._running:
+                op = ops.TakeSeat(self._agent_name, owner, run_id, self._concurrency + 10_000, _SEAT)
+                await self._store.backend.execute(op)
 
     @property
     def _claim_fields(self) -> tuple[Any, ...]:
@@ -267,6 +341,7 @@ class AsyncWorker:
         return claim.agent_name, claim.attempts, claim.first, claim.longest
 
     async def _give_up(self, conversation_id: str, run_id: str) -> None:
+        await self._leave_seat(run_id)
         try:
             await self._store.backend.execute(ops.LeaveRun(conversation_id, (run_id,)))
         except errors.RedisHistoryError as error:  # it expires
@@ -283,9 +358,11 @@ class AsyncWorker:
         except Exception:
             _logger.exception("the answer to conversation %r failed", name)
         finally:
+            await self._leave_seat(run.run_id)
             with self._lock:
                 self._running.pop(run.run_id, None)
                 self._jobs.pop(run.run_id, None)
+                self._queues.pop(run.run_id, None)
             self._ended.append(run.conversation_id)  # what it is owed now, perhaps after a pause, must be looked at
             self._wake()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -51,8 +51,12 @@ _LONGEST_PAUSE: Final = 5.0
 _FRESH: Final = 1.0
 #: Turns among which a worker chooses after another one was faster.
 _CHOICE: Final = 8
-#: Seconds for which an owner's turns wait if as many as may run are running, and the life of a seat.
-_FULL: Final = 1.0
+#: Seconds for which an owner's turns wait if as many as may run are running; the life of a seat (`per_user`), and after
+#: how many seconds it is renewed.
+_FULL: Final = 0.5
+_MANY_FULL: Final = 4
+_SEAT: Final = 30.0
+_KEEP_SEATS: Final = 10.0
 #: Conversations named by wake-ups that are kept.
 _HINTS: Final = 1000
 
@@ -112,6 +116,10 @@ class Worker:
         self._running: dict[str, Run] = {}
         self._jobs: dict[str, Job] = {}
         self._hints: deque[str] = deque(maxlen=_HINTS)
+        self._seats: dict[str, int | str] = {}  # the owners of the runs, if their number is limited
+        self._keep_seats_at = 0.0
+        self._full: dict[str, float] = {}  # queues of owners whose turns wait for a seat, and until when
+        self._queues: dict[str, str] = {}  # by run, that of its owner
         self._ended: deque[str] = deque()  # conversations whose answers have ended
         self._signal: Signal | None = None
         self._listens = False
@@ -172,6 +180,7 @@ class Worker:
         while self._stop_at is None and not is_cancelled():
             signal.clear()  # before anything is looked at: a later change sets it again
             try:
+                self._keep_seats()
                 wait = self._take_turns()
                 pause = _PAUSE
             except errors.StoreClosedError:
@@ -181,33 +190,42 @@ class Worker:
                 wait, self._look_at = pause * rng.uniform(0.5, 1.0), 0.0
                 pause = min(2 * pause, _LONGEST_PAUSE)
             if self._stop_at is None and wait > 0:
-                signal.wait(wait)
+                signal.wait(min(wait, _KEEP_SEATS) if self._seats else wait)
 
     def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 self._listen(False)
+                while self._hints:  # the server took this worker for idle
+                    self._store.backend.execute(ops.RingWorker(self._hints.popleft(), self._agent_name))
                 return self._poll
-            if not self._listens:
-                self._listen(True)
-                self._look_at = 0.0
             if self._hints:
                 self._take(ops.Candidate(0.0, self._hints.popleft()))
                 continue
             if self._candidates and time.monotonic() - self._found_at < _FRESH:
-                at = rng.randrange(min(len(self._candidates), _CHOICE)) if self._lost_races else 0
-                taken = self._take(self._candidates.pop(at))
-                self._lost_races = 0 if taken else self._lost_races + 1
-                if not self._candidates:
-                    # Others may be behind those that were found.
-                    self._look_at = min(self._look_at, time.monotonic() + (0.0 if taken else _PAUSE))
+                self._take_one()
                 continue
             self._candidates = []
             wait = self._look()
-            if wait > 0:
+            if wait > 0 and not self._listens:
+                self._listen(True)
+                self._look_at = 0.0  # for turns that became due in the meantime
+            elif wait > 0:
                 return wait
         return 0.0
+
+    def _take_one(self) -> None:
+        """Take one of the turns that were found."""
+        at = rng.randrange(min(len(self._candidates), _CHOICE)) if self._lost_races else 0
+        candidate = self._candidates.pop(at)
+        if self._full.get(candidate.queue, 0.0) > time.monotonic():
+            taken = False
+        else:
+            taken = self._take(candidate)
+            self._lost_races = 0 if taken else self._lost_races + 1
+        if not self._candidates:  # there may be others behind those that were found
+            self._look_at = min(self._look_at, time.monotonic() + (0.0 if taken else _PAUSE))
 
     def _look(self) -> float:
         """Look for turns if it is time. Returns the seconds until the next look, 0 if there are turns."""
@@ -228,10 +246,21 @@ class Worker:
         now = time.monotonic()
         for bucket, seconds in look.next_in.items():
             self._next_of[bucket] = now + seconds + rng.uniform(0.0, _SPREAD)
-        self._candidates, self._found_at, self._lost_races = look.candidates, now, 0
+        self._candidates, self._found_at, self._lost_races = self._in_turns(look.candidates), now, 0
         return (
             0.0 if look.candidates else max(0.001, min(self._look_at, *self._next_of.values(), now + self._poll) - now)
         )
+
+    def _in_turns(self, candidates: list[ops.Candidate]) -> list[ops.Candidate]:
+        """The candidates in the order in which to take them: owners of several take turns."""
+        ranks = Counter(self._queues.values())
+        ordered = []
+        for candidate in candidates:
+            rank = ranks[candidate.queue] if candidate.queue else 0
+            ranks[candidate.queue] += 1
+            ordered.append((rank, candidate.due, candidate))
+        ordered.sort()
+        return [candidate for _, _, candidate in ordered]
 
     def _listen(self, wanted: bool) -> None:
         """Have the server wake this worker, or not."""
@@ -248,19 +277,64 @@ class Worker:
         claim = self._claim if not candidate.queue else ops.Claim(*self._claim_fields, candidate.queue)
         op = ops.TakeRun(conversation_id, ((run_id, self._agent_name),), False, claim=claim)
         try:
+            if self._per_user is not None and not self._take_seat(candidate, run_id, self._per_user):
+                return False
             outcome: ops.RunOutcome = self._store.backend.execute(op)
         except BaseException:  # the server may have given it the turn
             uninterrupted(partial(self._give_up, conversation_id, run_id), self._store._unfinished)
             raise
         if outcome.fence is None or outcome.turn is None:
+            self._leave_seat(run_id)
             return False
         run = Run.of_turn(self._store, conversation_id, run_id, outcome)
         self._running[run_id] = run
+        if candidate.queue:
+            self._queues[run_id] = candidate.queue
         job = spawn(partial(self._answer_turn, run), "redis_history-turn")
         with self._lock:
             if run_id in self._running:  # a thread may have ended already
                 self._jobs[run_id] = job
         return True
+
+    def _take_seat(self, candidate: ops.Candidate, run_id: str, most: int) -> bool:
+        """Whether one more turn of the conversation's owner may be answered now."""
+        backend, name = self._store.backend, candidate.conversation_id
+        record = backend.execute(ops.ReadConversation(name))
+        owner = None if record is None else record.user_id
+        if owner is None:
+            return True
+        if backend.execute(ops.TakeSeat(self._agent_name, owner, run_id, most, _SEAT)):
+            self._seats[run_id] = owner
+            return True
+        # Another worker may leave a seat at any time, and does not tell.
+        until = time.monotonic() + _FULL * rng.uniform(0.5, 1.0)
+        self._look_at = min(self._look_at, until)
+        if candidate.queue:
+            self._full[candidate.queue] = until
+            if len(self._full) > _MANY_FULL:  # so that they do not hide the turns of others
+                backend.execute(ops.Postpone(name, self._agent_name, candidate.queue, _FULL))
+        return False
+
+    def _leave_seat(self, run_id: str) -> None:
+        owner = self._seats.pop(run_id, None)
+        if owner is None:
+            return
+        self._full.clear()
+        self._look_at = 0.0  # for the owner's next turn
+        try:
+            self._store.backend.execute(ops.TakeSeat(self._agent_name, owner, run_id, 0, _SEAT))
+        except errors.RedisHistoryError as error:  # it expires
+            _logger.info("a worker could not give up a seat: %s", error)
+
+    def _keep_seats(self) -> None:
+        now = time.monotonic()
+        if not self._seats or now < self._keep_seats_at:
+            return
+        self._keep_seats_at = now + _KEEP_SEATS
+        for run_id, owner in [*self._seats.items()]:
+            if run_id in self._running:
+                op = ops.TakeSeat(self._agent_name, owner, run_id, self._concurrency + 10_000, _SEAT)
+                self._store.backend.execute(op)
 
     @property
     def _claim_fields(self) -> tuple[Any, ...]:
@@ -268,6 +342,7 @@ class Worker:
         return claim.agent_name, claim.attempts, claim.first, claim.longest
 
     def _give_up(self, conversation_id: str, run_id: str) -> None:
+        self._leave_seat(run_id)
         try:
             self._store.backend.execute(ops.LeaveRun(conversation_id, (run_id,)))
         except errors.RedisHistoryError as error:  # it expires
@@ -284,9 +359,11 @@ class Worker:
         except Exception:
             _logger.exception("the answer to conversation %r failed", name)
         finally:
+            self._leave_seat(run.run_id)
             with self._lock:
                 self._running.pop(run.run_id, None)
                 self._jobs.pop(run.run_id, None)
+                self._queues.pop(run.run_id, None)
             self._ended.append(run.conversation_id)  # what it is owed now, perhaps after a pause, must be looked at
             self._wake()
 

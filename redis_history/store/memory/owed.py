@@ -18,8 +18,8 @@ from redis_history.values.times import from_microseconds
 from redis_history.values.turns import MAX_ASKS, MAX_TURNS, WORKER_DIED, Turn, TurnStatus
 
 if TYPE_CHECKING:
-    from redis_history.store.operations.turn import ChangeTurns
     from redis_history.store.memory.space import Run, Space
+    from redis_history.store.operations.turn import ChangeTurns
 
 #: Seconds for which workers leave a conversation alone if others wait for its run.
 _BUSY: Final = 1.0
@@ -92,6 +92,8 @@ class Turns:
     #: By agent and owner, when a turn was taken, and until when none is taken.
     served: dict[tuple[str | None, str], float] = field(default_factory=dict)
     postponed: dict[tuple[str | None, str], float] = field(default_factory=dict)
+    #: By agent and owner, the runs that have a seat, and until when.
+    seats: dict[tuple[str | None, str], dict[str, float]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         return list(self.states)
@@ -259,6 +261,18 @@ class Turns:
 
     # Workers
 
+    def seat(self, owner: tuple[str | None, str], run_id: str, most: int, seconds: float) -> bool:
+        """See TakeSeat."""
+        now = time.time()
+        seats = {name: ends for name, ends in self.seats.get(owner, {}).items() if ends > now and name != run_id}
+        taken = len(seats) < most
+        if taken:
+            seats[run_id] = now + seconds
+        self.seats[owner] = seats
+        if not seats:
+            del self.seats[owner]
+        return taken
+
     def look(self, space: Space, agent_name: str | None) -> Look:
         """See LookForTurns. Owners take turns."""
         now = time.time()
@@ -279,6 +293,12 @@ class Turns:
                     next_in.append(max(0.0, at - now))
         candidates = [Candidate(1000 * at, name, _owner(space, name)) for at, _, name in sorted(found)]
         return Look(candidates, {0: min(next_in)} if next_in else {})
+
+    def ring(self, space: Space, conversation_id: str, agent_name: str | None) -> None:
+        """See RingWorker."""
+        for state in self.states.get(conversation_id, ()):
+            if state.agent_name == agent_name:
+                self._ring_if_due(space, conversation_id, state, time.time())
 
     def _ring_if_due(self, space: Space, conversation_id: str, state: TurnState, now: float) -> None:
         watchers = self.watchers.get(state.agent_name)

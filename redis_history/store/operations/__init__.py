@@ -30,24 +30,29 @@ from redis_history.store.operations.read_changes import Head, ReadChanges, ReadH
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
 from redis_history.store.operations.run import EndRun, KeepRuns, LeaveRun, ReadRun, RunOutcome, StopRun, TakeRun
 from redis_history.store.operations.stream import GrowReply
-from redis_history.store.operations.turn import ChangeTurns, CountTurns, ListTurns, LookForTurns, Postpone, ReadTurns
+from redis_history.store.operations.turn import (
+    ChangeTurns,
+    CountTurns,
+    ListTurns,
+    LookForTurns,
+    Postpone,
+    ReadTurns,
+    TakeSeat,
+)
 from redis_history.store.operations.update import ReplyEnd, UpdateMessage
 from redis_history.store.writes import ANY, Appended, Entry, LeaseKind, Precondition, RunFence
 
 __all__ = [
     "ANY",
     "Action",
-    "Asking",
-    "Candidate",
-    "Claim",
-    "Look",
-    "Taken",
-    "TurnEnd",
     "Append",
     "Appended",
     "Archive",
+    "Asking",
+    "Candidate",
     "ChangeTurns",
     "Changes",
+    "Claim",
     "Clear",
     "Compact",
     "Compacted",
@@ -72,6 +77,7 @@ __all__ = [
     "ListConversations",
     "ListPreviews",
     "ListTurns",
+    "Look",
     "LookForTurns",
     "NoteFork",
     "Op",
@@ -92,6 +98,7 @@ __all__ = [
     "ReadTurns",
     "ReplyEnd",
     "Restore",
+    "RingWorker",
     "RunFence",
     "RunOutcome",
     "ScanConversations",
@@ -101,6 +108,9 @@ __all__ = [
     "StopRun",
     "StoredArchive",
     "TakeRun",
+    "TakeSeat",
+    "Taken",
+    "TurnEnd",
     "UpdateMessage",
     "Write",
     "WriteDraft",

@@ -18,6 +18,7 @@
     rh2:{<namespace>:<bucket>}:h                   sorted set: those with a turn that waits or is parked
     rh2:{<namespace>:<bucket>}:q:<digest>          sorted set: the turns of an agent, by the time when they are due
     rh2:{<namespace>:<bucket>}:q:<digest>:<digest>    sorted set: those of an agent and an owner
+    rh2:{<namespace>:<bucket>}:k:<digest>:<digest>    sorted set: the runs of an agent and an owner, where limited
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -139,6 +140,12 @@ class Keyspace:
 
     def turn_indexes(self, agent_name: str | None) -> list[bytes]:
         return [self.turn_index(agent_name, bucket) for bucket in range(BUCKETS)]
+
+    def seats(self, agent_name: str | None, owner: int | str) -> bytes:
+        """The runs of an owner that workers of an agent make now, where their number is limited."""
+        digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+        index = self.turn_index(agent_name, zlib.crc32(digest) % BUCKETS)
+        return index.replace(b"}:q:", b"}:k:") + b":" + digest
 
     def worker_channel(self, agent_name: str | None, number: int) -> bytes:
         """A channel that wakes an idle worker of an agent. Scripts also make this name."""

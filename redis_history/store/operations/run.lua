@@ -132,8 +132,8 @@ local function turn_to_take()
     owed.fail(turn, 'WorkerDied', now) -- a failover has lost the end of its run
     pruned = true
   end
-  local owed = turn and turn[TURN.status] == 'owed'
-  if owed and turn[TURN.due] <= now then
+  local is_owed = turn and turn[TURN.status] == 'owed'
+  if is_owed and turn[TURN.due] <= now then
     if pruned then owed.save(turns) end
     return turn
   end
@@ -144,7 +144,7 @@ local function turn_to_take()
   redis.call('HDEL', state, 'z') -- takes no memory
   owed.dequeue(agent, '', 0)
   if claim[5] ~= '' then owed.dequeue(agent, claim[5], 0) end
-  if owed then owed.enqueue(turn) end
+  if is_owed then owed.enqueue(turn) end
   if pruned or not known[7] then owed.save(turns) end
 end
 

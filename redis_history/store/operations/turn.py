@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 TURN: Final = load_script("turn", *WRITING)
 TURNS: Final = load_script("turns", "_declared")
 UNLIST: Final = load_script("unlist")
+SEAT: Final = load_script("seat")
+RING: Final = load_script("ring", "_declared")
 _logger = logging.getLogger("redis_history")
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -257,6 +258,20 @@ def _entries(key: bytes, first: int, last: int) -> Call:
     return plain(b"ZRANGE", key, b"%d" % first, b"%d" % last, b"WITHSCORES", decode=pairs_of)
 
 
+class RingWorker(Op[None], Struct, frozen=True):
+    """Wake another worker for a turn that is due."""
+
+    conversation_id: str
+    agent_name: str | None
+
+    def steps(self, settings: Settings) -> Steps[None]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        yield Call(RING, (keys.state,), [(self.agent_name or "").encode()], as_is, renews=True)
+
+    def apply(self, space: Space) -> None:
+        space.turns.ring(space, self.conversation_id, self.agent_name)
+
+
 class Postpone(Op[None], Struct, frozen=True):
     """Let other owners go first: no worker takes a turn of this owner's queue for some seconds, because as many as may
     run at a time are running."""
@@ -275,3 +290,22 @@ class Postpone(Op[None], Struct, frozen=True):
 
     def apply(self, space: Space) -> None:
         space.turns.postponed[self.agent_name, self.queue] = time.time() + self.seconds
+
+
+class TakeSeat(Op[bool], Struct, frozen=True):
+    """Take or keep one of `most` seats of an owner for `seconds`; 0: give it up. The outcome is whether the run has a
+    seat now."""
+
+    agent_name: str | None
+    owner: int | str
+    run_id: str
+    most: int
+    seconds: float
+
+    def steps(self, settings: Settings) -> Steps[bool]:
+        key = settings.keyspace.seats(self.agent_name, self.owner)
+        args = [self.run_id.encode(), b"%d" % self.most, b"%d" % round(1000 * self.seconds)]
+        return (yield Call(SEAT, (key,), args, bool, renews=True))  # type: ignore[no-any-return]
+
+    def apply(self, space: Space) -> bool:
+        return space.turns.seat((self.agent_name, repr(self.owner)), self.run_id, self.most, self.seconds)
