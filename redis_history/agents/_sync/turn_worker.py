@@ -14,7 +14,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
+
+from msgspec.structs import replace
 
 from redis_history import errors
 from redis_history.store import operations as ops
@@ -274,7 +276,7 @@ class Worker:
     def _take(self, candidate: ops.Candidate) -> bool:
         """Take a turn, unless another worker has taken it, and begin to answer it."""
         conversation_id, run_id = candidate.conversation_id, new_token()
-        claim = self._claim if not candidate.queue else ops.Claim(*self._claim_fields, candidate.queue)
+        claim = replace(self._claim, queue=candidate.queue)
         op = ops.TakeRun(conversation_id, ((run_id, self._agent_name),), False, claim=claim)
         try:
             if self._per_user is not None and not self._take_seat(candidate, run_id, self._per_user):
@@ -335,11 +337,6 @@ class Worker:
             if run_id in self._running:
                 op = ops.TakeSeat(self._agent_name, owner, run_id, self._concurrency + 10_000, _SEAT)
                 self._store.backend.execute(op)
-
-    @property
-    def _claim_fields(self) -> tuple[Any, ...]:
-        claim = self._claim
-        return claim.agent_name, claim.attempts, claim.first, claim.longest
 
     def _give_up(self, conversation_id: str, run_id: str) -> None:
         self._leave_seat(run_id)

@@ -110,7 +110,7 @@ class RunMessages:
             own = [one for one in page.messages if start <= (one.sequence or 0) < end]
             for message in sorted(own, key=lambda one: one.sequence or 0, reverse=True):
                 if message.role == "assistant" and message.status == "interrupted":
-                    return message
+                    return message  # type: ignore[no-any-return]
             if own and len(own) < len(page.messages):
                 return None
             op = next_page(op, page, PAGE)

@@ -37,6 +37,7 @@ from redis_history.store.operations.turn import (
     LookForTurns,
     Postpone,
     ReadTurns,
+    RingWorker,
     TakeSeat,
 )
 from redis_history.store.operations.update import ReplyEnd, UpdateMessage

@@ -15,6 +15,7 @@ from redis_history.store import refusals
 from redis_history.store.claims import Action, Candidate, Look, Taken
 from redis_history.store.operations.base import UNREADABLE, Call, Op, Steps, Upkeep, Write, as_is, once, plain
 from redis_history.store.operations.keys import BUCKETS, ConversationKeys, Keyspace
+from redis_history.store.operations.listing import pairs_of
 from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.values.times import from_microseconds
@@ -232,13 +233,12 @@ class LookForTurns(Op[Look], Struct, frozen=True):
         firsts: dict[tuple[bytes, bytes], bytes] = {}
         if owners:
             queues = [b"%b:%b" % (index, entry[1:]) for index, entry in owners]
-            for owner, queue, names in zip(
-                owners, queues, (yield [_entries(key, 0, 0) for key in queues]), strict=True
-            ):
+            replies = yield [_entries(key, 0, 0) for key in queues]
+            for owner, key, names in zip(owners, queues, replies, strict=True):
                 if names:
                     firsts[owner] = names[0][1]
                 else:
-                    yield Upkeep(once([Call(UNLIST, (owner[0], queue), [owner[1]], as_is)]))
+                    yield Upkeep(once([Call(UNLIST, (owner[0], key), [owner[1]], as_is)]))
         candidates = []
         for score, entry, index in found:
             name = firsts.get((index, entry), b"") if entry[:1] == b"u" else entry[1:]
@@ -253,8 +253,6 @@ class LookForTurns(Op[Look], Struct, frozen=True):
 
 
 def _entries(key: bytes, first: int, last: int) -> Call:
-    from redis_history.store.operations.listing import pairs_of
-
     return plain(b"ZRANGE", key, b"%d" % first, b"%d" % last, b"WITHSCORES", decode=pairs_of)
 
 
