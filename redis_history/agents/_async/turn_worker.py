@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 

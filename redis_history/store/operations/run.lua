@@ -126,7 +126,8 @@ end
 
 -- The turn that this worker may take now. What workers see of another one is corrected.
 local function turn_to_take()
-  local agent, pruned = claim[1], owed.prune(turns)
+  redis.call('HDEL', state, 'z') -- takes no memory, see `store`
+  local agent, pruned = claim[1], owed.prune(turns, true)
   local turn = owed.find(turns, agent)
   if turn and turn[TURN.status] == 'running' and not (active and turn[TURN.fence] == run[FENCE]) then
     owed.fail(turn, 'WorkerDied', now) -- a failover has lost the end of its run
@@ -141,7 +142,6 @@ local function turn_to_take()
     redis.call('ZADD', owed.index(agent), run[EXPIRES], 'r' .. owed.name)
     return expired and turn or nil
   end
-  redis.call('HDEL', state, 'z') -- takes no memory
   owed.dequeue(agent, '', 0)
   if claim[5] ~= '' then owed.dequeue(agent, claim[5], 0) end
   if is_owed then owed.enqueue(turn) end

@@ -37,7 +37,7 @@ if action == 'open' then
   if not owed.ask(turns, agent, owner, ids, due, now, busy) then return concluded(seen, true, {'turns'}) end
   count = 1
 else
-  owed.prune(turns)
+  owed.prune(turns, true)
   for at = #turns, 1, -1 do
     local turn = turns[at]
     local chosen = (all or turn[TURN.agent] == agent) and turn[TURN.status] ~= 'running'

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TURN: Final = load_script("turn", *WRITING)
 TURNS: Final = load_script("turns", "_declared")
-UNLIST: Final = load_script("unlist")
+TIDY: Final = load_script("tidy", "_declared")
 SEAT: Final = load_script("seat")
 RING: Final = load_script("ring", "_declared")
 _logger = logging.getLogger("redis_history")
@@ -143,26 +143,18 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
         lists = settings.keyspace.turn_lists(open=self.status in (None, "owed", "running"))
         if self.status is None:
             lists += settings.keyspace.turn_lists(open=False)
-        names: list[tuple[float, str, bytes]] = []
-        for key, reply in zip(lists, (yield [_entries(key, 0, -1) for key in lists]), strict=True):
-            names += [(score, settings.keyspace.name_to_id(name), key) for score, name in reply]
+        names: list[tuple[float, str]] = []
+        for reply in (yield [_entries(key, 0, -1) for key in lists]):
+            names += [(score, settings.keyspace.name_to_id(name)) for score, name in reply]
         found: list[Turn] = []
-        seen: set[str] = set()
-        names.sort()
-        for start in range(0, len(names), _CHUNK):
-            chunk = [one for one in names[start : start + _CHUNK] if one[1] and one[1] not in seen]
-            seen.update(one[1] for one in chunk)
-            keys = [settings.keyspace.keys_of(one[1]) for one in chunk]
-            stale = []
-            for (_, _, listed), known, turns in zip(
-                chunk, keys, (yield [_safely(turns_call(one[1], at)) for one, at in zip(chunk, keys, strict=True)]),
-                strict=True,
-            ):  # fmt: skip
+        wanted = list(dict.fromkeys(name for _, name in sorted(names) if name))
+        for start in range(0, len(wanted), _CHUNK):
+            chunk = [(name, settings.keyspace.keys_of(name)) for name in wanted[start : start + _CHUNK]]
+            replies = yield [_safely(turns_call(name, keys)) for name, keys in chunk]
+            for (_, keys), turns in zip(chunk, replies, strict=True):
                 found += filter(self.has, turns)
-                if not turns:  # it has expired
-                    stale.append(Call(UNLIST, (listed, known.state), [known.name], as_is))
-            if stale:
-                yield Upkeep(once(stale))
+                if not turns:  # it has expired, or its question was deleted
+                    yield Upkeep(_tidy(keys, settings))
             if len(found) >= self.limit:
                 break
         found.sort(key=lambda turn: turn.asked_at)
@@ -171,6 +163,14 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
     def apply(self, space: Space) -> list[Turn]:
         found = [turn for name in space.turns.names() for turn in space.turns.of(space, name) if self.has(turn)]
         return sorted(found, key=lambda turn: turn.asked_at)[: self.limit]
+
+
+def _tidy(keys: ConversationKeys, settings: Settings) -> Steps[None]:
+    call = Call(TIDY, (keys.state,), [b"", b"c" if settings.cluster else b""], as_is)
+    [reply] = yield [call]
+    while type(reply) is list and reply[:1] == [b"keys"]:
+        call = msgspec.structs.replace(call, keys=(*call.keys, *reply[1:]))
+        [reply] = yield [call]
 
 
 def _safely(call: Call) -> Call:
@@ -238,7 +238,7 @@ class LookForTurns(Op[Look], Struct, frozen=True):
                 if names:
                     firsts[owner] = names[0][1]
                 else:
-                    yield Upkeep(once([Call(UNLIST, (owner[0], key), [owner[1]], as_is)]))
+                    yield Upkeep(once([Call(TIDY, (key, owner[0]), [owner[1], b""], as_is)]))
         candidates = []
         for score, entry, index in found:
             name = firsts.get((index, entry), b"") if entry[:1] == b"u" else entry[1:]

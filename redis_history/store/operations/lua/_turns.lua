@@ -125,8 +125,9 @@ do
     return #kept > 0
   end
 
-  -- Removes the turns whose messages have all been deleted. Returns whether there were any; their entries stay.
-  function owed.prune(turns)
+  -- Removes deleted messages, and the turns without any. Returns whether there were such; with `writes`, their entries are
+  -- removed, too.
+  function owed.prune(turns, writes)
     local changed = false
     for at = #turns, 1, -1 do
       local asks, fields, exists = turns[at][TURN.asks], {}, {}
@@ -140,10 +141,12 @@ do
       end
       local before = #asks
       if not owed.drop_asks(turns[at], function(id) return not exists[id] end) then
+        if writes then owed.dequeue(turns[at][TURN.agent], turns[at][TURN.queue], 0) end
         table.remove(turns, at)
         changed = true
+      elseif before ~= #turns[at][TURN.asks] then
+        changed = true
       end
-      changed = changed or before ~= #turns[at][TURN.asks]
     end
     return changed
   end
