@@ -3,12 +3,12 @@
 import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redis_history import Conversation, Turn, TurnChanged, assistant, errors, system, user
-from redis_history.integrations.importers import async_export_messages, async_import_messages
 from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.store.operations import (
     ChangeTurns,
@@ -28,6 +28,7 @@ from redis_history.values.ids import new_token
 from tests.conformance.conftest import SOON, take
 from tests.conformance.test_compaction import summary
 from tests.conformance.test_stream import execute
+from tests.conformance.test_transfer import exported, import_into
 from tests.support.faults import lose_one_reply
 from tests.support.servers import until
 
@@ -501,15 +502,12 @@ async def test_a_cap_that_removes_the_question_ends_the_turn(stores: Any) -> Non
     await _nothing_is_left(stores, store)
 
 
-async def test_an_import_owes_nothing(store: Any, tmp_path: Any) -> None:
+async def test_an_import_owes_nothing(store: Any, tmp_path: Path) -> None:
     await asked(store, "owed")
-    if hasattr(store, "_target"):
-        pytest.skip("the asynchronous face has the same steps") if False else None
-        return
     path = tmp_path / "export.jsonl"
-    await async_export_messages(store, path, conversation_ids=["c"])
+    await exported(store, path)
     await store.delete_conversation("c")
-    await async_import_messages(store, path)
+    await import_into(store, path)
     assert len(await store.get("c")) == 3
     assert await turns(store) == []
 

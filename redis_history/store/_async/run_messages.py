@@ -18,6 +18,8 @@ from redis_history.values.parts import ToolUsePart
 
 #: Messages in which open calls are searched first.
 _FIRST_LOOK: Final = 500
+#: Messages that may come between the beginning of a run and the first read.
+_NEWEST: Final = 20
 #: Messages that the end of a run names as answered, too.
 _MOST_TAKEN: Final = 1000
 
@@ -46,13 +48,19 @@ class AsyncRunMessages:
         self._newest_at: datetime | None = None  # the time of the newest message when the run began
         self._returned: dict[str, None] = {}  # in order
         self._growing: set[str] = set()  # ids of the replies that it has seen before their end
-        self._late: list[Message] = []  # taken for own ones until an attempt was refused
+        self._late: list[Message] = []  # to return: taken for own ones until an attempt was refused, or early
 
-    async def begin(self) -> None:
-        head = await self._backend.execute(ops.ReadHead(self._conversation_id, 1))
+    async def begin(self, first: int = 0) -> None:
+        """`first`: the first sequence that came after the run was taken with a turn."""
+        head = await self._backend.execute(ops.ReadHead(self._conversation_id, _NEWEST if first else 1))
         self._cursor = head.cursor
         for message in head.newest.messages:
             self._newest, self._newest_at = message.sequence or 0, message.timestamp
+            if first and self._newest >= first:
+                if message.status == "streaming":
+                    self._growing.add(message.id)
+                else:
+                    self._late.append(message)
 
     # Own messages
 

@@ -200,7 +200,7 @@ class AsyncRun:
         else:
             await self._store._runs.hold(self, self._taken)
         try:
-            await self._messages.begin()
+            await self._messages.begin(0 if self._taken is None else self._first)
             await self._settle_former()
             if self._taken is not None and self._taken.turn is not None:
                 self._turn = await self._read_turn(*self._taken.turn)

@@ -197,7 +197,7 @@ class Run:
         else:
             self._store._runs.hold(self, self._taken)
         try:
-            self._messages.begin()
+            self._messages.begin(0 if self._taken is None else self._first)
             self._settle_former()
             if self._taken is not None and self._taken.turn is not None:
                 self._turn = self._read_turn(*self._taken.turn)
