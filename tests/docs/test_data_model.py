@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, HistoryStore, Participant, tool_use, user
-from redis_history.store.operations import Clear, TakeRun
+from redis_history.store.operations import ChangeTurns, Clear, TakeRun, TakeSeat
 from redis_history.store.operations.base import Call, Settings
 from redis_history.store.operations.keys import Keyspace
 from tests.docs.pages import DOCS, code, rows, sections
@@ -32,6 +32,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
+                name = re.sub(r":([qk])((?::[0-9a-f]{40})+)$", _digests, name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
@@ -48,6 +49,12 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             look()
         assert len(found) == 7
         store.update_conversation("a b", user_id=1, agent_name="a")
+        store.ask("a b", user("x"))  # a turn of an owner; another agent's waits
+        store.ask("a b", user("x"), agent_name="b")
+        store.backend.execute(ChangeTurns("a b", "wait", "b", False))
+        store.backend.execute(TakeSeat("a", "u", "run", 1, 60.0))
+        look()
+        store.drop_turn("a b")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
@@ -55,6 +62,10 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
     documented = {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
     del documented["rh2:{<namespace>:<bucket>}:<conversation>:x"]  # see tests/acceptance/test_compaction.py
     assert found == documented
+
+
+def _digests(found: re.Match[str]) -> str:
+    return f":{found[1]}{':<digest>' * (len(found[2]) // 41)}"
 
 
 def _send(client: Any, call: Call) -> None:
