@@ -113,6 +113,7 @@ def test_the_fields_of_the_state(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         store.create_conversation(Conversation("c", **record))
         store.append_many("c", [user("x", id=name) for name in "abc"])
+        store.retry_turn("c")
         store._backend.execute(TakeRun("c", (("1", None),), False))
         store._backend.execute(TakeRun("c", (("2", None),), True))
         store._backend.execute(TakeRun("c", (("3", None),), False, 30, "compressor"))

@@ -57,8 +57,10 @@ class Asking:
         user_id: int | str | None = None,
         limit: int = 50,
     ) -> list[Turn]:
-        """Return what conversations are owed, the oldest question first: all turns, or those with this status ("owed",
-        "running", "waiting" or "parked"), of this agent, and of conversations of this owner; `limit`: 1 to 100,000."""
+        """Return what conversations are owed, the oldest question first: at most `limit` turns, 1 to 100,000.
+
+        `status`: only those that are "owed", "running", "waiting" or "parked". `agent_name`: only those of this agent.
+        `user_id`: only those of conversations of this owner."""
         if status is not None:
             check_choice(status, "status", ("owed", "running", "waiting", "parked"), InvalidInputError)
         check_agent(agent_name)

@@ -270,8 +270,10 @@ class Run:
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
 
-    def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd:
+    def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd | None:
         """What becomes of the turn that this run answers."""
+        if self._taken is None:
+            return None
         if status == "completed" and self._suspended:
             return ops.TurnEnd("wait")
         if status in ("completed", "stopped"):

@@ -14,7 +14,7 @@ from redis_history.errors import BatchTooLargeError, InvalidInputError, InvalidM
 from redis_history.store import refusals
 from redis_history.store.changelog import Kind
 from redis_history.store.claims import Asking
-from redis_history.store.operations.base import Steps, T, Write, field_of
+from redis_history.store.operations.base import Steps, T, Write, field_of, with_turn_keys
 from redis_history.store.operations.documents import purge_after, write_documents
 from redis_history.store.operations.drafts import drop_forks
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
@@ -82,7 +82,10 @@ class _Adding(Write[T], frozen=True):
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
-        return self.send(self.script_call(APPEND, settings, args), settings, after, drop=drop)
+        call = self.script_call(APPEND, settings, args)
+        if self.asking is not None:
+            call = with_turn_keys(call, settings)
+        return self.send(call, settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:
         if type(reply[0]) is int or reply[0] in (b"stored", b"pending"):

@@ -53,6 +53,11 @@ def is_list(key: bytes) -> bool:
     return len(digest) == 40 and kind in (b"u", b"v", b"f")
 
 
+def is_of_turns(key: bytes) -> bool:
+    """Whether it lists turns."""
+    return key[key.find(b"}:") + 2 :].split(b":")[0] in (b"q", b"h") and not key.endswith((b":s", b":m", b":l"))
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 

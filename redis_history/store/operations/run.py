@@ -24,6 +24,7 @@ from redis_history.store.operations.base import (
     Steps,
     decoded,
     with_extra_keys,
+    with_turn_keys,
 )
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
@@ -93,7 +94,8 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         before = [_milliseconds(self.seconds), how, _PLACE_MS, _ANSWER_MS]
 
         def take(dead: bytes) -> Call:
-            return _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+            call = _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+            return call if self.claim is None else with_turn_keys(call, settings)
 
         reply: _Reply = yield from _with_turns(take(b"0"), settings)
         if reply.what != b"expired":
@@ -204,17 +206,21 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
 
 class EndRun(OnConversation, Op[RunOutcome], frozen=True):
     """End a run with this status. Done unless its holder had lost it. A run that was asked to stop does not end as
-    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds."""
+    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds.
+    `turn`: what becomes of the turn that it answers."""
 
     fence: RunFence
     status: str
     rest: float = 0.0
-    turn: TurnEnd = TurnEnd("back")
+    turn: TurnEnd | None = None
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
         args = [*_fence(self.fence), self.status.encode(), _milliseconds(self.rest)]
-        args += self.turn.how.encode(), *map(str.encode, self.turn.taken)
+        if self.turn is not None:
+            args += self.turn.how.encode(), *map(str.encode, self.turn.taken)
         call = _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
+        if self.turn is not None:
+            call = with_turn_keys(call, settings)
         reply: _Reply = yield from _with_turns(call, settings)
         # Asked to stop, and not ended: see EndRun.
         return msgspec.structs.replace(reply.outcome, done=reply.what == b"ended")
@@ -231,7 +237,7 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
         run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
         run.expires, runs.freed = time.time() + self.rest, time.time()
         if self.fence.kind == "run":
-            space.turns.settle(space, name, self.fence.fence, self.turn)
+            space.turns.settle(space, name, self.fence.fence, self.turn or TurnEnd("back"))
         space.announce_run(name, self.fence.kind)
         space.ring_first(name, runs)
         return _outcome(name, runs, True)
@@ -350,7 +356,7 @@ def _with_turns(call: Call, settings: Settings) -> Steps[Any]:
     """The outcome of a call that may change turns, whose keys the script asks for in a cluster."""
     if not settings.cluster:
         return (yield call)
-    return decoded(call, (yield from with_extra_keys(call)))
+    return decoded(call, (yield from with_extra_keys(call, None, settings.turn_keys)))
 
 
 def _contact(conversation_id: str, settings: Settings) -> Contact:

@@ -13,7 +13,18 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError
 from redis_history.store import refusals
 from redis_history.store.claims import Action, Candidate, Look, Taken
-from redis_history.store.operations.base import UNREADABLE, Call, Op, Steps, Upkeep, Write, as_is, once, plain
+from redis_history.store.operations.base import (
+    UNREADABLE,
+    Call,
+    Op,
+    Steps,
+    Upkeep,
+    Write,
+    as_is,
+    once,
+    plain,
+    with_turn_keys,
+)
 from redis_history.store.operations.keys import BUCKETS, ConversationKeys, Keyspace
 from redis_history.store.operations.listing import pairs_of
 from redis_history.store.operations.scripts import WRITING, load_script
@@ -93,7 +104,7 @@ class ChangeTurns(Write[int], frozen=True):
         agent = (self.agent_name or "").encode()
         args = [self.action.encode(), b"1" if self.all_agents else b"0", agent, b"%d" % self.due]
         call = self.script_call(TURN, settings, [*args, *map(str.encode, self.message_ids)])
-        return self.send(call, settings)
+        return self.send(with_turn_keys(call, settings), settings)
 
     def decode(self, reply: list[Any]) -> int:
         if type(reply[0]) is bytes:
