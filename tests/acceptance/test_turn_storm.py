@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -150,7 +150,8 @@ def _ride(storm: Any, acts: Any, pause: float) -> dict[str, Any]:
         storm.end_workers()
     except BaseException:
         for worker in storm._workers:
-            worker.kill()
+            with suppress(ValueError):  # it has ended
+                worker.kill()
         raise
     return figures
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncWorker, Conversation, Worker, errors, tool_use, user
+from redis_history import AsyncWorker, Conversation, RetryPolicy, Worker, errors, tool_use, user
 from redis_history.store.operations import LookForTurns, TakeRun
 from tests.conformance.conftest import SOON
-from tests.support.servers import until
+from tests.support.faces import open_store
+from tests.support.servers import Start, until
 
 
 def worker_of(store: Any, answer: Callable[[Any], Any], **options: Any) -> Any:
@@ -359,6 +360,25 @@ async def test_a_worker_goes_on_when_a_call_fails(stores: Any) -> None:
     async with working(worker_of(store, echo)):
         await until_answered(other)
     assert await texts(other) == ["x", "x"]
+
+
+@pytest.mark.backends("plain")
+async def test_a_worker_waits_for_its_server(own_server: Start, face: str, stores: Any) -> None:
+    """Also at its start."""
+    server = own_server("plain")
+    server.kill()
+    async with open_store(face, server.url, retry=RetryPolicy(deadline=0.1)) as store:
+        async with working(worker_of(store, echo)):
+            await asyncio.to_thread(server.start)
+
+            async def asked() -> bool:
+                with contextlib.suppress(errors.BackendError):
+                    return bool(await store.ask("c", user("x", id="q")))
+                return False
+
+            await until(asked, "the server")
+            await until_answered(store)
+        assert await texts(store) == ["x", "x"]
 
 
 async def test_a_deleted_conversation_ends_the_answer(stores: Any) -> None:

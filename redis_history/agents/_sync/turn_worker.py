@@ -130,7 +130,7 @@ class Worker:
         self._found_at = 0.0
         self._look_at = 0.0
         self._next_of: dict[int, float] = {}  # when to look at a bucket
-        self._poll = _POLL
+        self._poll = 0.0  # seconds between looks, once the kind of server is known
         self._lost_races = 0
 
     @property
@@ -175,8 +175,6 @@ class Worker:
     # Finding turns
 
     def _work(self, signal: Signal) -> None:
-        capabilities = self._store.capabilities
-        self._poll = _POLL_OF_CLUSTER if capabilities.mode == "cluster" else _POLL
         self._look_at, self._candidates = 0.0, []
         pause = _PAUSE
         while self._stop_at is None and not is_cancelled():
@@ -196,6 +194,9 @@ class Worker:
 
     def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
+        if self._poll == 0.0:
+            capabilities = self._store.capabilities
+            self._poll = _POLL_OF_CLUSTER if capabilities.mode == "cluster" else _POLL
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 self._listen(False)
