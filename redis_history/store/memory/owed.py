@@ -141,14 +141,12 @@ class Turns:
         if state is None:
             state = TurnState(asking.agent_name, now, due)
             states.append(state)
-        had = bool(state.asks)
+        is_new = not state.asks
         state.asks = [*state.asks, *(Ask(message_id, due) for message_id in message_ids)][-MAX_ASKS:]
-        if state.status not in ("owed", "running"):
-            state.failures = 0
-        elif had:
-            paused = state.failures > 0 and state.due > now
-            due = state.due if paused else min(due, state.due)
-        if state.status != "running":
+        stays = state.status == "owed" and not is_new and (state.due <= due or state.failures > 0)
+        if state.status != "running" and not stays:
+            if state.status != "owed":
+                state.failures = 0
             state.release("owed")
             state.due = due
             run = space.runs_of(conversation_id).active

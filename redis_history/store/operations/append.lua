@@ -92,7 +92,7 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owners then
   needed = lists_of(owners)
 end
-if asked then
+if asked and in_cluster() then
   needed = needed or {}
   for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
   for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
@@ -211,7 +211,6 @@ announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if asked and added > 0 then
   owed.ask(asked.turns, asked[1], asked.owner, {asked[3]}, asked[2], math.floor(now / 1000), owed.busy_until(asked.run))
-  owed.save(asked.turns)
 end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end

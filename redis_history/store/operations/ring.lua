@@ -4,5 +4,6 @@
 -- ARGV  1 the agent's name
 local state, agent = KEYS[1], ARGV[1]
 -- include _turns
-local turn = owed.find(owed.read(redis.call('HGET', state, 'P')), agent)
-if turn and turn[owed.TURN.status] == 'owed' and turn[owed.TURN.due] <= (redis.call('TIME')[1] + 1) * 1000 then owed.ring(agent) end
+local turn, time = owed.find(owed.read(redis.call('HGET', state, 'P')), agent), redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if turn and turn[owed.TURN.status] == 'owed' and turn[owed.TURN.due] <= now then owed.ring(agent, now) end

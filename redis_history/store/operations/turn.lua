@@ -54,8 +54,8 @@ else
     end
     if chosen then count = count + 1 end
   end
+  owed.save(turns)
 end
-owed.save(turns)
 -- Wakes the subscribers of the conversation, which then read the state of its turns.
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
 redis.pcall('PUBLISH', log, 0)

@@ -32,8 +32,10 @@ do
     return packed and cmsgpack.unpack(packed) or {}
   end
 
+  local indexes = {} -- by agent, because a digest costs as much as a command
   function owed.index(agent)
-    return bucket .. 'q:' .. redis.sha1hex(agent)
+    indexes[agent] = indexes[agent] or bucket .. 'q:' .. redis.sha1hex(agent)
+    return indexes[agent]
   end
 
   -- The owner's queue for a new turn; '' for a conversation without an owner. `owner`: field U of the state.
@@ -70,10 +72,10 @@ do
     end
   end
 
-  -- Adds an owed turn to the turns that workers look at.
-  function owed.enqueue(turn)
+  -- Adds an owed turn to the turns that workers look at. `is_new`: it has just been created.
+  function owed.enqueue(turn, is_new)
     local index, due = owed.index(turn[TURN.agent]), turn[TURN.due]
-    redis.call('ZREM', index, 'r' .. own_name)
+    if not is_new then redis.call('ZREM', index, 'r' .. own_name) end
     if turn[TURN.queue] == '' then
       redis.call('ZADD', index, due, 'c' .. own_name)
     else
@@ -168,13 +170,13 @@ do
     end
   end
 
-  -- Wakes one idle worker of the agent, and tells it the conversation. If nobody listens, all workers are busy, or there are none:
-  -- a worker looks for turns before it is idle.
-  function owed.ring(agent)
-    local time = redis.call('TIME')
-    local base, start = string.match(state, '^([^:]*:[^:]*:)') .. '00}:w:' .. redis.sha1hex(agent) .. ':', time[2] % CHANNELS
+  -- Wakes one idle worker of the agent, and tells it the conversation. If nobody listens, all workers are busy, or there are
+  -- none: a worker looks for turns before it is idle. `now` chooses among the workers.
+  function owed.ring(agent, now)
+    local digest = string.sub(owed.index(agent), #bucket + 3)
+    local base = string.match(state, '^([^:]*:[^:]*:)') .. '00}:w:' .. digest .. ':'
     local names = {}
-    for i = 0, CHANNELS - 1 do names[i + 1] = base .. (start + i) % CHANNELS end
+    for i = 1, CHANNELS do names[i] = base .. (now + i) % CHANNELS end
     local counts = redis.pcall('PUBSUB', 'NUMSUB', unpack(names)) -- at most 32
     for i, name in ipairs(names) do
       -- A server that refuses the question says how many have received a message.
@@ -189,11 +191,11 @@ do
   end
 
   -- Makes a turn owed from `due` on.
-  function owed.owe(turn, due, now)
+  function owed.owe(turn, due, now, is_new)
     turn[TURN.status], turn[TURN.due], turn[TURN.fence] = 'owed', due, 0
     for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
-    owed.enqueue(turn)
-    if due <= now then owed.ring(turn[TURN.agent]) end
+    owed.enqueue(turn, is_new)
+    if due <= now then owed.ring(turn[TURN.agent], now) end
   end
 
   -- Makes a turn wait for a call that owes it again: of retry, decide or a further message.
@@ -215,13 +217,14 @@ do
     return found
   end
 
-  -- Adds messages to the turn of an agent, and creates it if necessary. `due`: milliseconds; what is past is due now. Returns false
-  -- if the conversation has turns of too many agents. `busy`: until when a run of the conversation is active, or 0. A turn that is
-  -- parked or waits is owed again.
+  -- Adds messages to the turn of an agent, creates it if necessary, and saves the turns. `due`: milliseconds; what is past is due
+  -- now. Returns false if the conversation has turns of too many agents. `busy`: until when a run of the conversation is active,
+  -- or 0. A turn that is parked or waits is owed again.
   function owed.ask(turns, agent, owner, ids, due, now, busy)
     due = math.max(due, now)
     local turn = owed.find(turns, agent)
-    if not turn then
+    local is_new = not turn
+    if is_new then
       if #turns >= owed.most then return false end
       turn = {agent, 'owed', '', now, due, 0, 0, '', 0, 0, owed.queue_of(owner), 0, 0, 0, 0, {}}
       turns[#turns + 1] = turn
@@ -232,19 +235,24 @@ do
       for i = 1, #asks >= 3 * MOST_ASKS and 3 or 0 do table.remove(asks, 1) end
       asks[#asks + 1], asks[#asks + 2], asks[#asks + 3] = one, due, 0
     end
-    if turn[TURN.status] == 'running' then return true end
-    if turn[TURN.status] ~= 'owed' then
-      turn[TURN.failures] = 0
-    elseif #asks > 3 * #ids then
-      due = math.min(due, turn[TURN.due])
-      -- A pause after a failure lasts: the message does not shorten it.
-      if turn[TURN.failures] > 0 and turn[TURN.due] > now then due = turn[TURN.due] end
+    local status, before = turn[TURN.status], turn[TURN.due]
+    if status == 'running' or status == 'owed' and not is_new and (before <= due or turn[TURN.failures] > 0) then
+      -- It stays where it is. A further message does not shorten the pause after a failure.
+      redis.call('HSET', state, 'P', cmsgpack.pack(turns))
+      return true
     end
+    if status ~= 'owed' then turn[TURN.failures] = 0 end
     if busy > now then
       turn[TURN.status], turn[TURN.due] = 'owed', due
       owed.watch(turn, busy, 0)
     else
-      owed.owe(turn, due, now)
+      owed.owe(turn, due, now, is_new)
+    end
+    if is_new then
+      redis.call('HSET', state, 'P', cmsgpack.pack(turns))
+      redis.call('ZADD', bucket .. 'q', 'NX', now, own_name) -- other turns were asked for earlier
+    else
+      owed.save(turns)
     end
     return true
   end
