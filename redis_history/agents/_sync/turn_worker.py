@@ -41,9 +41,12 @@ from redis_history.values.turns import ATTEMPTS, CHANNELS, FIRST_WAIT, LONGEST_W
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between looks of an idle worker. In a cluster a look takes a command for each bucket.
+#: Seconds between looks of an idle worker. In a cluster a look takes a command for each of 64 buckets, so it is rare while
+#: nothing happens, and otherwise often enough to notice a worker that has died.
 _POLL: Final = 5.0
-_POLL_OF_CLUSTER: Final = 80.0
+_POLL_OF_CLUSTER: Final = 10.0
+_POLL_OF_QUIET_CLUSTER: Final = 80.0
+_QUIET: Final = 60.0
 #: Seconds by which workers spread looks at the same time.
 _SPREAD: Final = 0.2
 #: Seconds until the next look if none of the turns that were found could be taken, and after errors of the server.
@@ -130,7 +133,8 @@ class Worker:
         self._found_at = 0.0
         self._look_at = 0.0
         self._next_of: dict[int, float] = {}  # when to look at a bucket
-        self._poll = 0.0  # seconds between looks, once the kind of server is known
+        self._in_cluster: bool | None = None  # None: not known yet
+        self._busy_at = 0.0  # when it last saw a turn
         self._lost_races = 0
 
     @property
@@ -159,6 +163,14 @@ class Worker:
         self._stop_at = now if self._stop_at is not None else now + (self._grace if grace is None else grace)
         self._wake()
 
+    @property
+    def _poll(self) -> float:
+        """Seconds between looks."""
+        if not self._in_cluster:
+            return _POLL
+        quiet = time.monotonic() - self._busy_at > _QUIET
+        return _POLL_OF_QUIET_CLUSTER if quiet else _POLL_OF_CLUSTER
+
     def _wake(self) -> None:
         signal = self._signal
         if signal is not None:
@@ -170,6 +182,7 @@ class Worker:
             self._look_at = 0.0
         else:
             self._hints.append(conversation_id)
+            self._busy_at = time.monotonic()
         self._wake()
 
     # Finding turns
@@ -194,9 +207,8 @@ class Worker:
 
     def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
-        if self._poll == 0.0:
-            capabilities = self._store.capabilities
-            self._poll = _POLL_OF_CLUSTER if capabilities.mode == "cluster" else _POLL
+        if self._in_cluster is None:
+            self._in_cluster = (self._store.capabilities).mode == "cluster"
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 self._listen(False)
@@ -247,6 +259,8 @@ class Worker:
         for bucket in due:
             self._next_of.pop(bucket, None)
         now = time.monotonic()
+        if look.candidates or look.next_in:
+            self._busy_at = now
         for bucket, seconds in look.next_in.items():
             self._next_of[bucket] = now + seconds + rng.uniform(0.0, _SPREAD)
         self._candidates, self._found_at, self._lost_races = self._in_turns(look.candidates), now, 0
