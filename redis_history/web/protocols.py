@@ -199,6 +199,8 @@ class AgUi(Protocol):
         props = given.forwarded_props
         wanted = client.decoded(props, _Options) if bytes(props).startswith(b"{") else _Options()
         found = client.listed(given.messages, client.AgHead, "messages must be those of a RunAgentInput")
+        if (role := found[-1][0].role) in ("system", "developer"):
+            raise bad_input(f"the last message must not have the role {role!r}, which no client may send")
         users, results = client.ag_added(found)
         if users or results:
             return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
