@@ -70,8 +70,8 @@ _HINTS: Final = 1000
 class Worker:
     """Answers the turns that conversations are owed (`store.ask`): `worker.run()`, in any number of processes.
 
-    `answer(run)` is a coroutine function or a plain function. It is called in a run of the conversation (`Run`):
-    at most one at a time for each conversation, fenced, and stoppable by `store.stop_run`, which cancels it.
+    `answer(run)` is a plain function, called in a run of the conversation (`Run`):
+    at most one at a time for each conversation, fenced, and stoppable by `store.stop_run` (see `run.check`).
     `run.turn.messages` are the messages that asked, `run.turn.attempt` counts from 1, and `run.turn.interrupted` is the
     partial reply of the attempt before. What it returns is ignored.
 
