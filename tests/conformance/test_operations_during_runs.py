@@ -43,6 +43,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "fork": (lambda store: store.fork("c", "d"), "uabr"),
     "create_conversation": (lambda store: store.create_conversation(Conversation("c"), exist_ok=True), "uabr"),
     "update_conversation": (lambda store: store.update_conversation("c", title="t"), "uabr"),
+    "merge_metadata": (lambda store: store.merge_metadata("c", {"k": 1}), "uabr"),
     "reindex": (lambda store: store.reindex(), "uabr"),
     "get": (lambda store: store.get("c"), "uabr"),
     "log": (lambda store: store.log("c"), "uabr"),

@@ -24,6 +24,7 @@ from redis_history.store.operations.listing import (
     Scanned,
     Selection,
 )
+from redis_history.store.operations.metadata import MergeMetadata
 from redis_history.store.operations.page import FindMessage, Page, ReadPage
 from redis_history.store.operations.read_changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
@@ -60,6 +61,7 @@ __all__ = [
     "LeaveRun",
     "ListConversations",
     "ListPreviews",
+    "MergeMetadata",
     "NoteFork",
     "Op",
     "Page",
