@@ -15,7 +15,9 @@ from tests.conformance.conftest import take
 @pytest.mark.proves("records")
 @pytest.mark.smoke
 async def test_merged_keys_leave_the_others(store: Any) -> None:
-    await store.create_conversation(Conversation("c", title="t", user_id=7, metadata={"a": 1, "b": {"x": 1}, "n": None}))
+    await store.create_conversation(
+        Conversation("c", title="t", user_id=7, metadata={"a": 1, "b": {"x": 1}, "n": None})
+    )
     async with store.subscribe("c") as changes:
         merged = await store.merge_metadata("c", {"b": {"y": 2}, "c": [], "a": None, "unknown": None})
         assert merged == await store.get_conversation("c")

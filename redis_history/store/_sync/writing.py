@@ -282,8 +282,8 @@ class Writing:
         """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
-        `metadata` replaces the whole dict; `merge_metadata` sets single keys. A record has at most 100,000 bytes (InvalidInputError). Raises
-        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
+        `metadata` replaces the whole dict; `merge_metadata` sets single keys. A record has at most 100,000 bytes
+        (InvalidInputError). Raises ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
