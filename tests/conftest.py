@@ -16,6 +16,7 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.store._sync._runtime import _idle
 from redis_history.store.operations.keys import Keyspace
 from tests.support.cluster import RealCluster
+from tests.support.restricted import RESTRICTED
 from tests.support.servers import RealServer, lasting, wait_until
 
 settings.register_profile(
@@ -122,6 +123,8 @@ def _server(kind: str) -> Any:
         from tests.support.lua54 import StrictRedis  # needs lupa
 
         return StrictRedis()
+    if kind in RESTRICTED:
+        return RESTRICTED[kind]()
     return RealCluster() if kind == "cluster" else RealServer(kind)
 
 

@@ -21,7 +21,7 @@ class Capabilities(Struct, frozen=True):
       version of the server's search module.
     - `notifications`: whether the server's settings announce changes. Subscriptions add missing flags if they can.
     - `doorbell`: how subscriptions learn of changes: "notifications", "publish", "poll" or "direct" (the backend
-      itself).
+      itself). `doorbell_all`: the same for `subscribe_all` and compressors, which need patterns of channels.
     - `aof`: whether there is an append-only file. `appendfsync`, `snapshots`: the server's settings.
     - `eviction`: the policy for a full memory. `replicas`: connected ones; in a cluster, the lowest number.
     - `durability`: the possible values of a store's option `durability`.
@@ -34,6 +34,7 @@ class Capabilities(Struct, frozen=True):
     search_module: str | None = None
     notifications: bool | None = None
     doorbell: Literal["notifications", "publish", "poll", "direct"] | None = None
+    doorbell_all: Literal["notifications", "publish", "poll", "direct"] | None = None
     aof: bool | None = None
     appendfsync: str | None = None
     snapshots: bool | None = None

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import structs
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ResponseError
 
 from redis_history.errors import UnsupportedServerError
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.durability import tiers
 from redis_history.store.operations.base import as_map
+from redis_history.store.operations.failures import is_transient
 
 #: The first versions with all commands that are needed, by the release notes; of the last five not tested.
 _MINIMUM: Final[dict[str, tuple[int, ...]]] = {
@@ -87,7 +88,7 @@ QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name]
 def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
     """Reads the replies to QUESTIONS. Raises UnsupportedServerError."""
     info_reply, modules, *configured = replies
-    if isinstance(info_reply, NoPermissionError):
+    if isinstance(info_reply, ResponseError) and not is_transient(info_reply):
         product, version, info = "redis", None, {}
     elif isinstance(info_reply, Exception):
         raise info_reply

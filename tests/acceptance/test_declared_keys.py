@@ -131,6 +131,8 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         store.append("fork", user("x"))
         with store.subscribe("c", after=cursor) as changes:
             assert changes.get(timeout=10)
+        with store.subscribe_all() as every:
+            assert every.get(timeout=0) is None
         with store.stream("c", id="live") as reply:
             reply.write("text")
             wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")

@@ -4,7 +4,7 @@ from typing import Final
 
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
-WITHOUT_KEYS: Final = {"TIME", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
+WITHOUT_KEYS: Final = {"TIME", "PUBLISH", "SPUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
 
 
 def keys_of(words: list[bytes]) -> list[bytes]:

@@ -57,6 +57,8 @@ def test_a_server_without_a_fault() -> None:
         ({"notifications": None, "doorbell": "publish"}, {"missing": {"compacting": ["publish"]}}, "notifications",
          "limited"),
         ({"notifications": False}, {}, "notifications", "ok"),
+        ({"doorbell": "poll", "doorbell_all": "poll"}, {}, "notifications", "limited"),
+        ({"doorbell": "publish", "notifications": None, "doorbell_all": "poll"}, {}, "notifications", "limited"),
         ({"notifications": False}, {"settable": False}, "notifications", "limited"),
     ],
 )  # fmt: skip
@@ -163,6 +165,19 @@ def test_commands_that_can_be_typed(url: str, database: int, command: str) -> No
     where = where_is(url, database)
     assert where.config("a", "b") == command
     assert "secret" not in repr(where)
+
+
+def test_missing_patterns_are_named() -> None:
+    found = findings(doorbell="notifications", doorbell_all="poll")["notifications"]
+    assert "PSUBSCRIBE" in found.detail
+    assert found.fix is None
+    refused = {"missing": {"following": ["psubscribe"]}}
+    assert findings(answers=refused, doorbell_all="poll")["notifications"].fix == "see rights"
+
+
+def test_a_server_without_info_gets_no_advice_to_allow_it() -> None:
+    assert findings(version=None)["version"].fix is not None
+    assert findings(WHERE._replace(lacks=frozenset({"INFO"})), version=None)["version"].fix is None
 
 
 def test_a_private_server_needs_no_command_for_notifications() -> None:

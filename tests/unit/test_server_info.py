@@ -38,13 +38,14 @@ def test_resp2_and_resp3_give_the_same() -> None:
     new = survey(reply.decode(), [{b"name": b"search", b"ver": 80205}], *({name: value} for name, value in flags))
     assert old == new
     assert old == Capabilities(
-        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, None, True, "always", True,
+        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, None, None, True, "always", True,
         "noeviction", 2, ("server", "fsync", "replicas"),
     )  # fmt: skip
 
 
 def test_refused_answers_are_unknown() -> None:
-    assert survey(REFUSED) == Capabilities("redis", search="client")
+    for refused in (REFUSED, ResponseError("unknown command 'INFO'")):
+        assert survey(refused) == Capabilities("redis", search="client")
     assert survey(REFUSED, sentinel=True).mode == "sentinel"
     with pytest.raises(UnsupportedServerError):
         survey(info(redis_version="5.0.0"))

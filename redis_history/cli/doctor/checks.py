@@ -30,6 +30,7 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
     "confirming": ("limited", "for durability levels above the default"),
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
+    "sharding": ("ok", "to publish changes to one shard only"),
 }
 #: A user without these writes nothing. With some rights to write, a script could end in the middle.
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
@@ -160,7 +161,8 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
 
 def _version(server: Capabilities, where: Where) -> _Result:
     if server.version is None:
-        return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
+        fix = None if "INFO" in where.lacks else "allow this user INFO: `+info`"
+        return "limited", f"{server.backend}, version unknown", fix
     text = f"{_NAMES.get(server.backend, server.backend.capitalize())} {server.version}"
     if server.backend not in ("redis", "valkey"):
         return "ok", f"{text}, with which redis_history was not tested: see docs/how-to/managed-servers.md", None
@@ -252,6 +254,17 @@ def _rights(server: Capabilities, answers: Answers, where: Where) -> _Result:
 
 
 def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Result:
+    fix = "see rights" if "following" in (answers.missing or {}) else None
+    if server.doorbell == "poll":
+        return "limited", "the server refuses SUBSCRIBE: subscribers see changes within some seconds", fix
+    state, text, setting = _announcements(server, answers, where)
+    if server.doorbell_all == "poll" and state == "ok":
+        text += ", but subscribe_all, live views and compressors within some seconds: the server refuses PSUBSCRIBE"
+        return "limited", text, fix
+    return state, text, setting
+
+
+def _announcements(server: Capabilities, answers: Answers, where: Where) -> _Result:
     setting = ("notify-keyspace-events", merged_flags("") or "Kl")
     if server.notifications:
         return "ok", "on: subscribers see changes at once", None

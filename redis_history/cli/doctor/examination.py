@@ -82,9 +82,9 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
 
 
 def lacking_commands(nodes: Sequence[Sequence[Any]]) -> frozenset[str]:
-    """Return the administrators' commands that a fix may need but that a node does not support, or only partly."""
+    """Return the commands that a fix may need but that a node does not support, or only partly."""
     words = ("unknown command", "unsupported")
-    refused = {name: [replies[at] for replies in nodes] for at, name in ((1, "CONFIG"), (2, "ACL"))}
+    refused = {name: [replies[at] for replies in nodes] for at, name in ((0, "INFO"), (1, "CONFIG"), (2, "ACL"))}
     return frozenset(
         name
         for name, replies in refused.items()

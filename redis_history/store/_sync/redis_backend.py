@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import finalize
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from redis_history import errors
 from redis_history.store._sync._doorbell import Doorbell, Topic
 from redis_history.store._sync._node import Node
-from redis_history.store._sync._runtime import Owner, is_abandoned, sleep
+from redis_history.store._sync._runtime import Owner, Signal, is_abandoned, sleep
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.durability import Confirmation
 from redis_history.store.operations import Op
@@ -59,6 +59,9 @@ _MAX_UPKEEP: Final = 100
 _MAX_UNANSWERED: Final = 1000
 #: Seconds after which a store looks again for unfinished work of processes that were killed.
 _WORK_SECONDS: Final = 10.0
+#: Seconds for the trial of a doorbell, and between checks whether the server has answered.
+_TRIAL: Final = 5.0
+_TRIAL_CHECK: Final = 0.02
 #: Maximum number of times a call that the server finds too late is sent with a later time, if no copy of it is under
 #: way.
 _MAX_LATE: Final = 5
@@ -68,15 +71,21 @@ def announce(settings: Settings, node: Node) -> None:
     """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
     publish each change instead."""
     try:
-        setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
-        flags = merged_flags(next(iter(setting.values()), b""))
+        flags = merged_flags(_notification_flags(node))
         if flags is not None:
             node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+            # Some compatible servers accept a setting that they do not have.
+            settings.publishes |= merged_flags(_notification_flags(node)) is not None
     except ResponseError as error:
         if is_transient(error):
             raise
         settings.publishes = True
     node.announces = True
+
+
+def _notification_flags(node: Node) -> bytes:
+    setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+    return next(iter(setting.values()), b"")
 
 
 def _end_dropped(doorbell: Any, address: str) -> None:
@@ -139,19 +148,40 @@ class RedisBackend:
         survey: Capabilities = self._with_retries(self._describe)
         if self._settings.durable:
             survey = replace(survey, aof=None, durability=tuple(dict.fromkeys((*survey.durability, "fsync"))))
+        doorbell, doorbell_all = self._try_doorbell()
         return replace(
             survey,
+            mode="cluster" if self._settings.cluster else survey.mode,
             search="server" if self.search_mode == "server" else "client",
-            doorbell="publish" if self._settings.publishes else "notifications",
+            doorbell=doorbell,
+            doorbell_all=doorbell_all,
         )
 
     @property
     def doorbell_mode(self) -> str:
         """ "notifications" or "publish"; "poll" while it is not connected."""
-        doorbell = self._doorbell
-        if doorbell is None or not doorbell.works:
-            return "poll"
-        return "publish" if self._settings.publishes else "notifications"
+        return self._mode(self._doorbell, is_pattern=False)
+
+    def _mode(self, doorbell: Any, *, is_pattern: bool) -> Literal["notifications", "publish", "poll"]:
+        ways = set() if doorbell is None else doorbell.ways(is_pattern=is_pattern)
+        if self._settings.publishes and "publish" in ways:
+            return "publish"
+        return "notifications" if "notifications" in ways else "poll"
+
+    def _try_doorbell(self) -> tuple[Any, Any]:
+        """The modes of a doorbell for one conversation and for all of them: whether the server lets this user subscribe
+        is only known after trying it."""
+        doorbell, tried = self._make_doorbell(warns=False), Signal()
+        try:
+            for topic in (self._topic("-"), self._topic_of_all):
+                doorbell.watch(topic, lambda *_: tried.set())
+            until = time.monotonic() + _TRIAL
+            while not doorbell.works and time.monotonic() < until:
+                tried.clear()
+                tried.wait(_TRIAL_CHECK)
+            return self._mode(doorbell, is_pattern=False), self._mode(doorbell, is_pattern=True)
+        finally:
+            doorbell.close()
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -196,8 +226,15 @@ class RedisBackend:
         if self._doorbell is not None:
             self._doorbell.unwatch(topic, wake)
 
-    def _make_doorbell(self) -> Any:
-        return Doorbell(self._server.node, self._settings.notifications, partial(announce, self._settings))
+    def _make_doorbell(self, *, warns: bool = True) -> Any:
+        settings = self._settings
+        return Doorbell(
+            self._server.node,
+            settings.notifications,
+            partial(announce, settings),
+            poll_interval=settings.poll_interval,
+            warns=warns,
+        )
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
@@ -401,8 +438,15 @@ class RedisBackend:
         return [self._server.node]
 
     def _check_version(self) -> None:
+        """Without INFO the version is unknown, and an older server will refuse a command."""
         primary, *_ = self._primaries()
-        server = read_info(primary.execute([b"INFO", b"server"]))
+        try:
+            reply = primary.execute([b"INFO", b"server"])
+        except ResponseError as error:
+            if is_transient(error):
+                raise
+            return
+        server = read_info(reply)
         self._settings.locking = server.product == "upstash"
         if self._settings.index is not None and server.product in DECLARED_ONLY:
             self._settings.index.unusable = f"scripts of {server.name} may use declared keys only"

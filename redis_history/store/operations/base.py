@@ -261,9 +261,8 @@ def change_header(
 ) -> list[bytes]:
     """The first arguments of every writing script."""
     length, ttl, kept = settings.header
-    channel = keys.log if settings.publishes else b""
     condition = (b"", b"") if precondition is ANY else _condition(precondition)
-    return [token.encode(), *condition, length, keys.name, ttl, b"0", channel, kept]
+    return [token.encode(), *condition, length, keys.name, ttl, b"0", settings.publishing, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:

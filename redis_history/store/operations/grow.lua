@@ -2,7 +2,7 @@
 -- It runs for every few words, so it has few arguments.
 --
 -- KEYS  1 content (string): <conversation>:t:<token of the reply>   2 state (hash)   3 change log (list)
--- ARGV  1 offset of these records   2 the records, or ''   if needed, 3 '1' to publish as well
+-- ARGV  1 offset of these records   2 the records, or ''   if needed, 3 '' or the command that publishes (_publish.lua)
 --       4 the fence of the run that the writer must have ('R<fence>:<run id>', see run.lua), or ''
 --       5 with tool calls or results in the records: the state's field of the message   6 their marks, as in update.lua
 --
@@ -32,5 +32,8 @@ if size == 0 then -- the content must not outlive the conversation
   if left > 0 then redis.call('PEXPIRE', content, left) end
 end
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification
-if ARGV[3] == '1' then redis.pcall('PUBLISH', log, 0) end
+if (ARGV[3] or '') ~= '' then
+-- include _publish
+  publish(ARGV[3], log, 0)
+end
 return grown

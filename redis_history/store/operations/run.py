@@ -32,7 +32,7 @@ from redis_history.values.times import from_microseconds
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Runs, Space
 
-RUN: Final = load_script("run")
+RUN: Final = load_script("run", "_publish")
 _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
@@ -296,7 +296,7 @@ def _call(
     known = settings.keyspace.conversation(conversation_id)
     declared = (known.state, known.log)[:keys]
     decode = partial(_read, conversation_id, kind, settings)
-    return Call(RUN, declared, [action, FIELDS[kind], *args], decode, renews=True)
+    return Call(RUN, declared, [action, FIELDS[kind] + settings.publish_command, *args], decode, renews=True)
 
 
 def _contact(conversation_id: str, settings: Settings) -> Contact:

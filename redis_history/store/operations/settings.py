@@ -150,6 +150,7 @@ class Settings:
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
+    `poll_interval`: seconds between reads of an idle subscription.
     `contact_of`: with the server of a key.
     `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
     archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
@@ -168,6 +169,7 @@ class Settings:
     publishes: bool = False
     contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
+    poll_interval: float = 3.0
     locking: bool = False
     durable: bool = False
     lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
@@ -183,6 +185,16 @@ class Settings:
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
         return b"%d" % self.log_length, ttl, kept
+
+    @property
+    def publish_command(self) -> bytes:
+        """The command with which scripts publish: see lua/_publish.lua."""
+        return b"SPUBLISH" if self.cluster else b"PUBLISH"
+
+    @property
+    def publishing(self) -> bytes:
+        """Argument 8 of every writing script: the command that publishes the change, or empty."""
+        return self.publish_command if self.publishes else b""
 
     @property
     def indexed(self) -> bool:

@@ -72,7 +72,7 @@ class GrowReply(OnConversation, Op[int], frozen=True):
         content = keys.reply(self.token)
         args = [b"%d" % self.offset, self.records]
         if self.tools or self.run is not None or settings.publishes:
-            args.append(b"1" if settings.publishes else b"0")
+            args.append(settings.publishing)
         if self.tools or self.run is not None:
             args.append(b"" if self.run is None else self.run.stored)
         if self.tools:

@@ -5,7 +5,7 @@
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
---       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
+--       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
 -- by its absence, and a command on it may fail in the middle of the script. Dragonfly and Upstash take no undeclared keys at
@@ -100,7 +100,10 @@ local function announce(revision, now, owners)
       if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
     end
   end
-  if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision) end
+  if ARGV[8] ~= '' then
+-- include _publish
+    publish(ARGV[8], log, revision)
+  end
 end
 
 -- A number with 7 bits in each byte, low ones first.
