@@ -1,5 +1,5 @@
 import random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -7,7 +7,7 @@ from redis_history import HistoryStore, Message, assistant, user
 from redis_history.values import events
 from redis_history.values.folding import fold_of
 
-CURSOR = {"conversation_id": "c", "revision": 1, "cursor": events.BEGINNING}
+CURSOR: dict[str, Any] = {"conversation_id": "c", "revision": 1, "cursor": events.BEGINNING}
 X = user("x", id="x")
 #: Events that do not have all messages that they concern.
 INCOMPLETE = (events.HistoryCompacted, events.HistoryExpanded, events.Reset)

@@ -20,15 +20,15 @@ from redis_history.values.ids import check_conversation_id, new_token, rng
 
 _METADATA: Final = RECORD_KEYS["metadata"]
 #: Seconds, at most, until the next attempt after the first and after many concurrent changes.
-_FIRST_PAUSE: Final = 0.002
-_LONGEST_PAUSE: Final = 0.25
+_FIRST_PAUSE: Final = 0.005
+_LONGEST_PAUSE: Final = 1.0
 
 
 class MergeMetadata(Revised, frozen=True):
     """Set these keys of a record's metadata; None removes one. The outcome is the revision.
 
     The merged metadata are written only if the stored bytes are still those they were computed from. Otherwise the
-    steps begin again with the present ones. So the server does not decode values: Lua would not keep all their types.
+    steps begin again. So the server does not decode values: Lua would not keep all their types.
     """
 
     changes: dict[str, Any]
@@ -47,26 +47,22 @@ class MergeMetadata(Revised, frozen=True):
     def steps(self, settings: Settings) -> Steps[int]:
         state = settings.keyspace.conversation(self.conversation_id).state
         op, pause = self, _FIRST_PAUSE
-        seen: bytes | None = None
         while True:
-            if seen is None:
-                seen = (yield plain(b"HGET", state, _METADATA)) or b""
+            seen: bytes = (yield plain(b"HGET", state, _METADATA)) or b""
             merged = msgspec.msgpack.encode(self._merged(self._decoded(seen)))
             call = op.script_call(RECORD, settings, [_METADATA, _METADATA, merged, seen])
-            outcome: int | bytes | None = yield from op.send(call, settings)
+            outcome: int | bytes = yield from op.send(call, settings)
             if isinstance(outcome, int):
                 return outcome
             # Another change was faster, so another one succeeded: the loop ends. The refused call keeps its token, by
             # which the server recognizes late copies of it.
-            seen, op = outcome, replace(op, token=new_token())
+            op = replace(op, token=new_token())
             yield Pause(rng.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def decode(self, reply: Any) -> Any:
-        """The revision. If the metadata have changed, their present bytes; None if these must be read."""
-        if type(reply) is list and reply[0] == b"changed":
-            return reply[1] if len(reply) > 1 else None
-        return super().decode(reply)
+        """The revision, or b"changed" if the metadata are not those that were read."""
+        return reply[0] if type(reply) is list and reply[0] == b"changed" else super().decode(reply)
 
     def apply(self, space: Space) -> int:
         present = space.check(self.conversation_id, self.precondition)

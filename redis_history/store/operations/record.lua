@@ -3,8 +3,8 @@
 -- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
 --       then, if the new metadata were computed from stored ones: these, as field M must still have them ('': it is absent)
 --
--- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'changed', field M or ''; a copy: nothing}
--- | {'late', …}; then nothing was written.
+-- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'changed'} | {'late', …};
+-- then nothing was written.
 use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~', '%')
@@ -28,13 +28,8 @@ local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
 local last = #ARGV
 if last % 2 == 1 then
-  local present = redis.call('HGET', state, 'M') or ''
-  if present ~= ARGV[last] then
-    -- Kept for late copies of this call, because the metadata may get their former value again. The journal has room for
-    -- many calls, not for many values.
-    unchanged(seen, epoch, {'changed'})
-    return {'changed', present}
-  end
+  -- The refusal is kept for late copies of this call, because the metadata may get their former value again.
+  if (redis.call('HGET', state, 'M') or '') ~= ARGV[last] then return unchanged(seen, epoch, {'changed'}) end
   last = last - 1
 end
 
