@@ -28,6 +28,7 @@ from redis_history.store.operations.listing import (
     Scanned,
     Selection,
 )
+from redis_history.store.operations.metadata import MergeMetadata
 from redis_history.store.operations.page import FindMessage, Page, ReadPage
 from redis_history.store.operations.read_changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
@@ -84,6 +85,7 @@ __all__ = [
     "Look",
     "LookForTurns",
     "Marks",
+    "MergeMetadata",
     "NoteFork",
     "Op",
     "Page",
