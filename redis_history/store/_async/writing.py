@@ -27,6 +27,7 @@ from redis_history.store.operations.page import ARCHIVED_PAGE
 from redis_history.store.operations.searching import Searcher
 from redis_history.values import Conversation, Message, Position, Role
 from redis_history.values._validation import check_function, check_owner, check_seconds, refuse
+from redis_history.values.approvals import Approval
 from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, check_message_id, new_token
 from redis_history.values.ids import new_id as new_message_id
@@ -149,6 +150,30 @@ class AsyncWriting:
             with suppress(errors.RevisionConflictError):  # without a revision it might undo an edit
                 return (await self.update_message(conversation_id, changed, expected_revision=revision)).message
         raise refusals.revision_conflict(conversation_id, revision + 1, revision)
+
+    async def decide(
+        self,
+        conversation_id: str,
+        call_id: str,
+        approved: bool,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Approval:
+        """Decide on a request for approval of a tool call (see `list_approvals`), and return it with the decision.
+
+        The first decision stands: later calls change nothing, and return it with `duplicate` set. It is stored in the
+        message of the call, so subscribers get a MessageUpdated event. A denied call also gets a result there, which
+        tells the model, with the `reason` (up to 1,000 characters). `by` says who decided (up to 200). Raises
+        ApprovalNotFoundError, also if the call was answered without a decision.
+        """
+        decision = ops.Decision.of(approved, reason, by)
+        while True:
+            found = await self._steps(ops.find_request(conversation_id, call_id))
+            if found.approval.approved is not None:
+                return replace(found.approval, duplicate=True)
+            if await self._write(found.decided(call_id, decision)) is not None:
+                return found.with_decision(decision)
 
     async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
         """Remove all messages, including archived ones, and keep the conversation with its record. Returns the new

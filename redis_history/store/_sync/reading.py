@@ -19,6 +19,7 @@ from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_mess
 from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
+from redis_history.values.approvals import Approval
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
@@ -174,6 +175,22 @@ class Reading:
                 if one.conversation_id not in seen:
                     seen.add(one.conversation_id)
                     yield one
+
+    def list_approvals(
+        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50
+    ) -> list[Approval]:
+        """The tool calls that wait for the consent of a person, over all conversations, oldest first, at most `limit`;
+        those in conversations of the owner `user_id` and of the agent `agent_name`, if given. `decide` answers one.
+
+        A call waits if it was stored with `tool_use(..., needs_approval=True)`, by an adapter, or by a format that has
+        such requests (docs/how-to/approvals.md). It no longer waits if it has a decision or a result, or if its message
+        was removed or compacted.
+        """
+        _check_owners(user_id, agent_name, None)
+        _validation.check_integer(limit, "limit", error=InvalidInputError)
+        if not limit:
+            return []
+        return self._backend.execute(ops.ListApprovals(user_id=user_id, agent_name=agent_name, limit=limit))
 
     def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the

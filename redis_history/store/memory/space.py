@@ -18,6 +18,7 @@ from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
+from redis_history.values.approvals import OpenRequest, may_ask, note_requests
 from redis_history.values.events import BEGINNING, Cursor
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import oldest_with_results
@@ -222,6 +223,8 @@ class ConversationState:
     summary: str | None = None
     #: The streaming replies, by the tokens of their appends.
     replies: dict[str, Reply] = field(default_factory=dict)
+    #: The open requests for approval, also those in archives, oldest first.
+    requests: list[OpenRequest] = field(default_factory=list)
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)
 
@@ -259,6 +262,7 @@ class ConversationState:
         position = Position(timestamp, self.sequence)
         insort(self.live, (position, entry.message.id))
         self.store(entry, position, self.revision + 1, token)
+        self.note_requests(entry, position)
         if entry.flags & STREAMING:
             self.replies[token] = Reply(entry.message.id, time.time() + LEASE_SECONDS)
         self.count(entry, 1)
@@ -266,6 +270,12 @@ class ConversationState:
 
     def store(self, entry: Entry, position: Position, revision: int, token: str) -> None:
         self.stored[entry.message.id] = StoredMessage(entry, position, revision, token)
+
+    def note_requests(self, entry: Entry, position: Position, former: Entry | None = None) -> None:
+        """Note the requests for approval of a new or changed message, and its results."""
+        if self.requests or may_ask(entry.tools):
+            before = None if former is None else former.tools
+            note_requests(self.requests, entry.message.id, entry.tools, position, before)
 
     def add_archive(
         self, revision: int, summary_id: str, token: str, former: str | None, held: list[tuple[Position, str]]
@@ -281,6 +291,7 @@ class ConversationState:
         else:
             self.remove_live(message_id)
         del self.stored[message_id]
+        self.requests = [one for one in self.requests if one.message != message_id]
         self.replies.pop(self.reply_token(message_id) or "", None)
         for archive in self.archives:
             if archive.summary_id == message_id:
@@ -322,6 +333,7 @@ class ConversationState:
     def empty(self) -> None:
         self.live, self.stored, self.replies, self.settled = [], {}, {}, {}
         self.archives, self.archived, self.summary = [], {}, None
+        self.requests = []
         self.characters = self.tokens = 0
         self.times = None
 

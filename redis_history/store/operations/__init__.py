@@ -8,6 +8,7 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 
 from redis_history.store.changelog import Changes
 from redis_history.store.operations.append import Append, Restore
+from redis_history.store.operations.approvals import Decision, ListApprovals, ReadOpen, find_request
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
 from redis_history.store.operations.base import Op, ReadTogether, Write
 from redis_history.store.operations.clear import Clear
@@ -42,6 +43,7 @@ __all__ = [
     "Compact",
     "Compacted",
     "CountConversations",
+    "Decision",
     "DeleteConversation",
     "DeleteMessages",
     "DropDraft",
@@ -58,6 +60,7 @@ __all__ = [
     "Layout",
     "LeaseKind",
     "LeaveRun",
+    "ListApprovals",
     "ListConversations",
     "ListPreviews",
     "NoteFork",
@@ -72,6 +75,7 @@ __all__ = [
     "ReadLayout",
     "ReadLife",
     "ReadLog",
+    "ReadOpen",
     "ReadPage",
     "ReadRun",
     "ReadTogether",
@@ -90,4 +94,5 @@ __all__ = [
     "Write",
     "WriteDraft",
     "WriteRecord",
+    "find_request",
 ]  # fmt: skip

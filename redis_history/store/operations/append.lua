@@ -1,7 +1,8 @@
 -- Appends messages as one change, or replaces all messages with them, including archived ones. Validates first, writes
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
--- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
+-- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
+--       for approval   11 most messages or ''
 --       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
@@ -16,7 +17,7 @@
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
-local replace = ARGV[10] == '1'
+local replace = sub(ARGV[10], 1, 1) == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
 for i = 2, count do
@@ -26,14 +27,14 @@ local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,010
 local epoch, revision = known[1], (known[2] or 0) + 0
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, journal, owner, agent, forked
+local lives, generation, archives_end, archived_count, journal, owner, agent, forked, open
 if not epoch then
   journal = redis.call('HGET', state, 'g')
 elseif known[8] and byte(known[8]) == 105 then -- 'i'
   generation = sub(known[8], 2)
 elseif known[8] ~= '' then
-  local more = redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'g', 'U', 'A', 'B')
-  lives, generation, archives_end, archived_count, journal, owner, agent, forked = unpack(more) -- at most 8
+  local more = redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'g', 'U', 'A', 'B', '?')
+  lives, generation, archives_end, archived_count, journal, owner, agent, forked, open = unpack(more) -- at most 9
 end
 local now = clock()
 -- Whether an earlier copy of this call may be in the journal, and whether the journal has entries that are too old.
@@ -45,7 +46,7 @@ end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
-local unusual = replace or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
+local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
@@ -63,7 +64,8 @@ end
 local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
--- include _documents _life _journal _locate _archived _empty _trim _append
+-- include _documents _locate _requests _approvals _life _journal _archived _empty _trim _append
+  approvals.load(open or '')
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
@@ -71,7 +73,7 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
-if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
+if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
@@ -80,6 +82,10 @@ if excess or replace or lives or ARGV[6] ~= '' then
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
+end
+if byte(ARGV[10], 2) or open then
+  needed, approvals.marked = needed or {}, {} -- messages with calls or results
+  for _, list in ipairs(approvals.lists({owner, agent})) do needed[#needed + 1] = list end
 end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
@@ -146,7 +152,11 @@ for i = 1, count do
     zadd[2 * added] = member_of(sequence, time, head, rest)
     local place = pack('>i7I3', time, mark) .. pack_number(sequence) .. changed
     local marks_end = #head - 1 - length
-    if marks_end > 5 then place = place .. sub(head, 6, marks_end) end
+    if marks_end > 5 then
+      local marks = sub(head, 6, marks_end)
+      place = place .. marks
+      if approvals and approvals.marked then approvals.marked[#approvals.marked + 1] = {ARGV[at], marks, time, sequence} end
+    end
     hset[next_field], hset[next_field + 1] = ARGV[at], place
     next_field = next_field + 2
     if to then documents[added] = {sequence, timestamp, from, to} end
@@ -192,6 +202,10 @@ if #documents > 0 then
 end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
+if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARGV[6] ~= '') then
+  for _, one in ipairs(approvals.marked) do approvals.note(one[1], one[2], one[3], one[4]) end
+  approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives)
+end
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end

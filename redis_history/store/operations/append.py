@@ -16,13 +16,14 @@ from redis_history.store.changelog import Kind
 from redis_history.store.operations.base import Steps, T, Write, field_of
 from redis_history.store.operations.documents import purge_after, write_documents
 from redis_history.store.operations.drafts import drop_forks
-from redis_history.store.operations.scripts import PLACES, WRITING, load_script
+from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 from redis_history.store.search.text import chunk_length
 from redis_history.store.writes import ANY, Appended, Entry, Precondition
 from redis_history.values import Message, Role
 from redis_history.values._validation import check_list, refuse
+from redis_history.values.approvals import may_ask
 from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.wire import STREAMING, encode_body, placed
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from redis_history.store.memory.space import Space, StoredMessage
 
 APPEND: Final = load_script("append", "_change")
-TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
+TRIM: Final = load_script("trim", *WRITING, "_archived", "_trim")
 
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000
@@ -72,7 +73,8 @@ class _Adding(Write[T], frozen=True):
                 fields = self._document(index)
                 rest += (b"%d" % len(fields), *fields)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
+        asks = any(may_ask(entry.tools) for entry in self.entries)
+        args = [how + b"w" if asks else how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None

@@ -110,6 +110,7 @@ if generation then
   redis.call('HSET', state, 'j', note_move(known[17], revision, record[OF.first], record[OF.last], ttl))
 end
 announce(revision, now, owners())
+approvals.keep(owners(), ttl)
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
   live(ARGV[6], now, known[6], generation, known[10] or '0')

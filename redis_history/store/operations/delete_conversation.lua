@@ -18,7 +18,7 @@ local function listeners()
   local patterns = redis.pcall('PUBSUB', 'NUMPAT')
   return type(exact) ~= 'table' or exact.err or exact[2] ~= 0 or type(patterns) ~= 'number' or patterns ~= 0
 end
-local watched = listeners()
+local watched, known_owners = listeners(), {known[10], known[11], known[12]}
 free()
 local last = head_of_entry(ENDED, clock())
 if watched then
@@ -41,6 +41,7 @@ for _, name in ipairs({'f', 'Z', 'N'}) do -- for late copies of calls that took 
 end
 start_over(seen, staying)
 redis.call('ZREM', registry, ARGV[5])
-for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(approvals.lists_if_open(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(lists_of(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end
 return concluded(seen, false, with_forks({1, pending}, known[7]))

@@ -13,6 +13,9 @@
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
+    rh2:{<namespace>:<bucket>}:p                   sorted set: the bucket's conversations with open requests for
+                                                   approval, by the time of the oldest; p:u<digest> those of a
+                                                   user_id, p:v<digest> of an agent_name
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -120,6 +123,16 @@ class Keyspace:
         conversation ("f")."""
         digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
         return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
+
+    def approvals(self, user_id: int | str | None, agent_name: str | None) -> list[bytes]:
+        """The key of each bucket's list of conversations with open requests for approval: of an owner, else of an
+        agent, else all. Scripts also make these keys."""
+        end = b""
+        if user_id is not None or agent_name is not None:
+            owner = agent_name if user_id is None else user_id
+            digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+            end = (b":v" if user_id is None else b":u") + digest
+        return [b"%b%02x}:p%b" % (self._prefix, bucket, end) for bucket in range(BUCKETS)]
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

@@ -188,30 +188,32 @@ def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[l
             for bucket, pairs in zip(short, (yield [bucket.read(count) for bucket in short]), strict=True):
                 bucket.add(pairs, count)
             count = min(2 * count, _LISTED)
-        merged = _merge(buckets)
+        items = merged(buckets)
         start = 0
-        while start < len(merged) and len(found) < wanted:
+        while start < len(items) and len(found) < wanted:
             # Nearly all match, so only the wanted number is read, except when one list is filtered by another value.
             given = (op.user_id, op.agent_name, op.forked_from)
             size = min(_CHUNK, wanted - len(found)) if given.count(None) > 1 else _CHUNK
             # A conversation that changes during the listing appears again. Its first place counts.
-            chunk = [item for item in merged[start : start + size] if item[1] not in seen]
+            chunk = [item for item in items[start : start + size] if item[1] not in seen]
             start += size
             seen.update(name for _, name, _ in chunk)
             found += yield from _read_records(op, settings, chunk)
     return found[op.offset : wanted]
 
 
-def _merge(buckets: list[_Bucket]) -> list[tuple[float, bytes, bytes]]:
+def merged(buckets: Sequence[_Bucket]) -> list[tuple[float, bytes, bytes]]:
     """Removes from `ahead` the conversations that no unread one can precede, newest first."""
-    horizon = max((bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=-1.0)
-    merged = []
+    horizon = max(
+        (bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=float("-inf")
+    )
+    found = []
     for bucket in buckets:
         certain = [pair for pair in bucket.ahead if pair[0] >= horizon]
         bucket.ahead = bucket.ahead[len(certain) :]
-        merged += [(score, name, bucket.key) for score, name in certain]
-    merged.sort(key=lambda item: (-item[0], item[1]))
-    return merged
+        found += [(score, name, bucket.key) for score, name in certain]
+    found.sort(key=lambda item: (-item[0], item[1]))
+    return found
 
 
 class _Bucket:
@@ -231,6 +233,18 @@ class _Bucket:
         self.start += len(pairs)
         self.ahead += pairs
         self.exhausted = len(pairs) < count
+
+
+class AscendingBucket(_Bucket):
+    """The same in ascending order: by the scores with a minus."""
+
+    def read(self, count: int) -> Call:
+        last = self.start + count - 1
+        return plain(b"ZRANGE", self.key, b"%d" % self.start, b"%d" % last, b"WITHSCORES", decode=_negated)
+
+
+def _negated(reply: list[Any]) -> list[tuple[float, bytes]]:
+    return [(-score, name) for score, name in pairs_of(reply)]
 
 
 class _Unread(NamedTuple):

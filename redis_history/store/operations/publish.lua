@@ -21,7 +21,8 @@ local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
 -- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
-local ask = undeclared(lists_of(new_owners))
+approvals.load(values['?'] or '')
+local ask = undeclared(lists_and(new_owners, approvals.lists_if_open(new_owners)))
 if ask then return ask end
 local seen, reply = open_change(known[1], tonumber(known[2] or 0), known[3], known[4])
 if reply then return reply end
@@ -66,6 +67,7 @@ if archives_end then redis.call('HSET', state, 'a', archives_end) end
 if ARGV[6] == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)
+approvals.keep(new_owners, ARGV[6])
 if given_time ~= '' then -- lists are in the order of the changes; no score is there twice
   while updated < now and redis.call('ZCOUNT', registry, updated, updated) > 0 do updated = updated + 1 end
   local lists = lists_of(new_owners)

@@ -10,14 +10,14 @@ from msgspec import Struct
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.base import Steps, Write, field_of
-from redis_history.store.operations.scripts import PLACES, WRITING, load_script
+from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 from redis_history.store.writes import Appended, Entry, Precondition
 from redis_history.values import Message, Position
 from redis_history.values.ids import check_conversation_id
 
-UPDATE: Final = load_script("update", *WRITING, *PLACES)
+UPDATE: Final = load_script("update", *WRITING, "_archived")
 
 
 class ReplyEnd(Struct, frozen=True):
@@ -31,11 +31,12 @@ class ReplyEnd(Struct, frozen=True):
 class UpdateMessage(Write[Appended | None], frozen=True):
     """Replace the content of a message, which keeps its position. The outcome is None for an unknown id. Writing the
     same content again changes nothing. With `reply`, the outcome is also None if the message is not this reply, or its
-    writer is alive."""
+    writer is alive. With `changed`, it is None unless the content is of this revision."""
 
     entry: Entry
     vectors: tuple[bytes, ...] = ()
     reply: ReplyEnd | None = None
+    changed: int | None = None
 
     @classmethod
     def of(cls, conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
@@ -51,6 +52,9 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         call = self.script_call(UPDATE, settings, args)
         if self.reply is not None:  # in place of 'exists', 'absent' or a lease
             what = b"reply:%b" % self.reply.token.encode() if self.reply.token else b"settle:%d" % self.reply.size
+            call.args[2] = what + b";" + call.args[2] if call.args[2] else what
+        elif self.changed is not None:
+            what = b"changed:%d" % self.changed
             call.args[2] = what + b";" + call.args[2] if call.args[2] else what
         return self.send(call, settings)
 
@@ -72,6 +76,8 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         space.check(self.conversation_id, self.precondition)
         if conversation is None or stored is None or self.entry.message.id in conversation.archived:
             return None
+        if self.changed not in (None, stored.revision):
+            return None
         token = conversation.reply_token(self.entry.message.id)
         revision = conversation.revision + 1
         if self.reply is not None and self.reply.token:
@@ -90,6 +96,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         conversation.count(stored.entry, -1)
         conversation.count(self.entry, 1)
         conversation.store(self.entry, stored.position, revision, self.token)
+        conversation.note_requests(self.entry, stored.position, None if token else stored.entry)
         reference = conversation.reference(self.entry.message.id)
         kind = Kind.REPLY_ENDED if token else Kind.UPDATED
         space.write(

@@ -47,13 +47,16 @@ local function note_archives(names, place)
   for _, archive in ipairs((archive_index.at(state, timestamp, sequence))) do names[#names + 1] = archive_of(state, archive) end
 end
 
--- The keys of these archives, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
+-- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
+-- lists of open requests for approval, which it reads.
 local function contents_in(archives, streaming)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
   if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  if not approvals.open then approvals.load() end
+  for _, list in ipairs(approvals.open and approvals.lists(owners()) or {}) do names[#names + 1] = list end
   return names
 end
 

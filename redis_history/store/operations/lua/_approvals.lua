@@ -1,0 +1,128 @@
+-- The index of open requests for approval. After _lists.lua, _locate.lua and _requests.lua.
+--
+-- They are in field '?' of the state (_requests.lua), also those in archives, which an expansion brings back. While one of
+-- them is live, these sorted sets of the bucket have the conversation, by the time of the oldest of them:
+--   <tag>:p   all; and those of an owner <tag>:p:u<SHA-1>, and of an agent <tag>:p:v<SHA-1>
+-- Their names are not those of lists_of: a call declares them only if it needs them.
+-- Functions, and `open`: the open requests, each {field, digests, timestamp, sequence}; nil if there are none. In a table because
+-- a script has at most 200 locals.
+local approvals = {}
+do
+  -- Reads the requests. `packed`: field '?', if the caller has it; '' if there is none.
+  function approvals.load(packed)
+    packed = packed or redis.call('HGET', state, '?')
+    approvals.open = packed and packed ~= '' and requests_in(packed) or nil
+  end
+
+  -- The bucket's lists for the owner and the agent.
+  function approvals.lists(owners)
+    local tag = string.sub(registry, 1, -2) .. 'p'
+    local lists = {tag}
+    for i, kind in ipairs({':u', ':v'}) do
+      if owners[i] and owners[i] ~= '\192' then lists[#lists + 1] = tag .. kind .. redis.sha1hex(owners[i]) end
+    end
+    return lists
+  end
+
+  -- The same if there are open requests.
+  function approvals.lists_if_open(owners)
+    return approvals.open and approvals.lists(owners) or {}
+  end
+
+  -- Calls a function with the kind and the digests of each mark of a message: see _member.lua.
+  local function each_mark(marks, visit)
+    local at = string.byte(marks, 1) == 112 and 2 or 1 -- 'p'
+    while at <= #marks do
+      local kind = string.byte(marks, at)
+      local last = at + (kind < 97 and 8 or 4) -- a capital has an agent, too
+      visit(kind, string.sub(marks, at + 1, last))
+      at = last + 1
+    end
+  end
+
+  -- Whether the marks of a message have a request.
+  function approvals.asks(marks)
+    local found = false
+    each_mark(marks, function(kind) found = found or kind == 119 or kind == 87 end) -- 'w', 'W'
+    return found
+  end
+
+  -- Removes the latest request of this call and agent, or else of this call.
+  local function close_request(mark)
+    local open = approvals.open
+    for _, length in ipairs({#mark, 4}) do
+      for i = #open, 1, -1 do
+        if open[i][2] == mark or length == 4 and string.sub(open[i][2], 1, 4) == string.sub(mark, 1, 4) then
+          table.remove(open, i)
+          return
+        end
+      end
+    end
+  end
+
+  -- Adds the requests of a message, and removes those that it answers. `former`: the marks of the content that it had before. What
+  -- it had then has been noted, and may have been answered since.
+  function approvals.note(field, marks, timestamp, sequence, former)
+    local open = approvals.open or {}
+    approvals.open = open
+    local known, kept = {}, {}
+    if former then
+      each_mark(former, function(kind, mark) known[kind .. mark] = true end)
+      each_mark(marks, function(kind, mark) kept[mark] = kept[mark] or kind == 119 or kind == 87 end)
+      for i = #open, 1, -1 do
+        if open[i][1] == field and not kept[open[i][2]] then table.remove(open, i) end
+      end
+    end
+    each_mark(marks, function(kind, mark)
+      if known[kind .. mark] then return end
+      if kind == 119 or kind == 87 then
+        open[#open + 1] = {field, mark, timestamp, sequence}
+      elseif kind == 114 or kind == 82 then -- 'r', 'R'
+        close_request(mark)
+      end
+    end)
+  end
+
+  -- Whether a message is where it was: nil if it was removed, false if it is archived.
+  local function is_present(field, timestamp, sequence)
+    local place = redis.call('HGET', state, field)
+    if not place then return nil end
+    local _, present = place_of(place)
+    if present ~= sequence then return nil end
+    return locate(messages, format('%.0f', timestamp), sequence) ~= nil
+  end
+
+  -- Writes the requests without those of removed messages, and the lists of the owner and the agent.
+  function approvals.keep(owners, ttl)
+    if not approvals.open then return end
+    use_places()
+    local kept, packed, first = {}, {}, nil
+    for _, one in ipairs(approvals.open) do
+      local present = is_present(one[1], one[3], one[4])
+      if present ~= nil then
+        packed[#packed + 1] = one[1] .. char(#one[2]) .. one[2] .. pack('>i7I6', one[3], one[4])
+        kept[#kept + 1] = one
+      end
+      if present and (not first or one[3] < first) then first = one[3] end
+    end
+    if #kept > 0 then
+      redis.call('HSET', state, '?', table.concat(packed), 'O', '1')
+    else
+      redis.call('HDEL', state, '?')
+    end
+    for _, list in ipairs(approvals.lists(owners)) do
+      if not first then
+        redis.call('ZREM', list, ARGV[5])
+      else
+        redis.call('ZADD', list, format('%.0f', first), ARGV[5])
+        if not ttl or ttl == '' then
+          redis.call('PERSIST', list)
+        else -- as long as the longest-lived of its conversations: see `live`
+          local left = redis.call('PTTL', list)
+          if left >= 0 and left - ttl < 0 or left == -1 and redis.call('ZCARD', list) == 1 then redis.call('PEXPIRE', list, ttl) end
+        end
+      end
+    end
+    approvals.open = #kept > 0 and kept or nil
+  end
+end
