@@ -26,6 +26,7 @@ from redis_history.store.operations.options import Embedder
 from redis_history.store.retry import RetryDetails
 from redis_history.store.search.hits import Highlight, Reindexed, SearchHits
 from redis_history.values import Part, Role, Scope, Status
+from redis_history.values.approvals import Approval
 from redis_history.values.events import ResetReason
 from redis_history.values.message import ForkedFrom
 from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
@@ -36,6 +37,7 @@ __all__ = [
     "Addressed",
     "AddressedReason",
     "Appended",
+    "Approval",
     "AssembledPrompt",
     "AsyncCapture",
     "AsyncConversationSearchTool",

@@ -30,20 +30,16 @@ def denied(call: ToolUsePart, reason: object) -> ToolResultPart:
     return ToolResultPart(tool_use_id=call.id, content=denial(reason), is_error=True, name=call.name)
 
 
-def with_decision(
-    message: Message, call_id: str, *, approved: bool, reason: str | None, by: str | None, token: str
-) -> Message:
-    """The message with the decision on its request for approval of this call, which is open. `token` makes the message
-    of each caller differ."""
+def with_decision(message: Message, call_id: str, said: dict[str, Any]) -> Message:
+    """The message with a decision on its request for approval of this call, which is open. `said`: `approved`,
+    `decision`, which differs for each caller, and maybe `reason` and `by`."""
     at = max(at for at, part in enumerate(message.parts) if asks(part) and call_id in names_of(part))
     part, parts = message.parts[at], list(message.parts)
-    said = {"approved": approved, "reason": reason, "by": by, "decision": token}
-    said = {key: value for key, value in said.items() if value is not None}
     if isinstance(part, ToolUsePart):
         meta = {**(part.provider_meta or {}), APPROVAL: {**(approval_in(part) or {}), **said}}
         parts[at] = replace(part, provider_meta=meta)
-        if not approved:
-            parts.append(denied(part, reason))
+        if not said["approved"]:
+            parts.append(denied(part, said.get("reason")))
     elif isinstance(part, UnknownPart):
         parts.insert(at + 1, _response(part, request_of(part) or "", said))
     return replace(message, parts=tuple(parts))

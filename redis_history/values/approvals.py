@@ -9,8 +9,8 @@ Opaque requests of a provider, such as `mcp_approval_request`, open a pair whose
 response of the provider answers it: see redis_history.formats.approvals, which also writes decisions.
 
 A request is *open* from the change that stores it, unless its message is a live reply: then from the end of the reply.
-It is closed by a decision, by a result of the call, and by the removal of its message. In the archive it is not open;
-after an expansion it is again. So forks, imports and restored messages have the open requests that their messages have.
+It is closed by a decision, by a result of the call, and by the removal of its message. No compaction takes a call that
+lacks a result. Forks, imports and restored messages have the open requests that their messages have.
 """
 
 from __future__ import annotations
@@ -108,9 +108,6 @@ class OpenRequest(Struct, array_like=True):
     timestamp: int
     sequence: int
 
-    def is_of(self, call_digest: bytes) -> bool:
-        return self.mark.startswith(call_digest)
-
     def stored(self, field: bytes) -> bytes:
         """As lua/_approvals.lua has it, with the field of its message."""
         place = self.timestamp.to_bytes(7, "big", signed=True) + self.sequence.to_bytes(6, "big")
@@ -147,8 +144,9 @@ def _marks(tools: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _close(requests: list[OpenRequest], mark: bytes) -> None:
     """Remove the latest request of this call and agent, or else of this call."""
-    for is_same in (lambda one: one.mark == mark, lambda one: one.is_of(mark[:4])):
+    for length in (len(mark), 4):
         for at in range(len(requests) - 1, -1, -1):
-            if is_same(requests[at]):
+            own = requests[at].mark
+            if own == mark or (length == 4 and own[:4] == mark[:4]):
                 del requests[at]
                 return

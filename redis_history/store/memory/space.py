@@ -223,7 +223,7 @@ class ConversationState:
     summary: str | None = None
     #: The streaming replies, by the tokens of their appends.
     replies: dict[str, Reply] = field(default_factory=dict)
-    #: The open requests for approval, also those in archives, oldest first.
+    #: The open requests for approval, oldest first.
     requests: list[OpenRequest] = field(default_factory=list)
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)

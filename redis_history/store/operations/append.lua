@@ -64,7 +64,7 @@ end
 local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
--- include _documents _locate _requests _approvals _life _journal _archived _empty _trim _append
+-- include _documents _requests _approvals _life _journal _locate _archived _empty _trim _append
   approvals.load(open or '')
 end
 

@@ -16,7 +16,7 @@ from redis_history.store.changelog import Kind
 from redis_history.store.operations.base import Steps, T, Write, field_of
 from redis_history.store.operations.documents import purge_after, write_documents
 from redis_history.store.operations.drafts import drop_forks
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 from redis_history.store.search.text import chunk_length
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redis_history.store.memory.space import Space, StoredMessage
 
 APPEND: Final = load_script("append", "_change")
-TRIM: Final = load_script("trim", *WRITING, "_archived", "_trim")
+TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
 
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
 MAX_BATCH_MESSAGES: Final = 1000

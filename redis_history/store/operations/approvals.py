@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +60,11 @@ class Decision(Struct, frozen=True):
                 refuse(value, name, f"at most {most:,} characters", InvalidInputError)
         return cls(approved, reason, by, new_token())
 
+    def noted(self) -> dict[str, Any]:
+        """As the message has it."""
+        given = {"approved": self.approved, "reason": self.reason, "by": self.by, "decision": self.token}
+        return {key: value for key, value in given.items() if value is not None}
+
 
 class Open(Struct, frozen=True):
     """A request: its message, the revision of the content of this message (0: it was decided), the request, and the
@@ -73,8 +79,7 @@ class Open(Struct, frozen=True):
         """The write of a decision, which has no effect if the message has changed since."""
         from redis_history.formats.approvals import with_decision
 
-        given = {"approved": decision.approved, "reason": decision.reason, "by": decision.by, "token": decision.token}
-        message = with_decision(self.message, call_id, **given)
+        message = with_decision(self.message, call_id, decision.noted())
         return replace(UpdateMessage.of(self.approval.conversation_id, message), changed=self.changed)
 
     def with_decision(self, decision: Decision) -> Approval:
@@ -101,10 +106,10 @@ class ReadOpen(OnConversation, Read[OpenOf], frozen=True):
         if conversation is None:
             return OpenOf(None, None, [])
         owner = conversation.record.get("user_id"), conversation.record.get("agent_name")
-        found = []
+        found: list[Open] = []
         for one in conversation.requests:
             stored = conversation.stored.get(one.message)
-            if stored is not None and one.message not in conversation.archived:
+            if stored is not None:
                 message = conversation.message(one.message)
                 found += _requests_in(self.conversation_id, message, stored.revision, one.mark, owner)
         return OpenOf(*owner, found)
@@ -113,7 +118,7 @@ class ReadOpen(OnConversation, Read[OpenOf], frozen=True):
 def _open_of(conversation_id: str, reply: list[Any]) -> OpenOf:
     user_id, agent_name, *rest = reply
     owner = decode_value(user_id) if user_id else None, decode_value(agent_name) if agent_name else None
-    found = []
+    found: list[Open] = []
     for at in range(0, len(rest), 3):
         message = readable(rest[at + 1])
         if message is not None:
@@ -141,7 +146,7 @@ def _approval(conversation_id: str, message: Message, part: Any, owner: Any) -> 
         conversation_id=conversation_id,
         call_id=request_of(part) or "",
         message_id=message.id,
-        requested_at=message.timestamp,  # type: ignore[arg-type] -- it is stored
+        requested_at=cast(datetime, message.timestamp),
         tool_name=name,
         input=arguments,
         user_id=owner[0],

@@ -18,7 +18,7 @@ from redis_history.store.operations.documents import mark
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.page import FIND, page_of
 from redis_history.store.operations.read_changes import ReadChanges
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import read_replies
 from redis_history.store.search.redisearch import document
@@ -32,7 +32,7 @@ from redis_history.values.ranges import Ranges, good_ends, leaving, stays
 from redis_history.values.sizes import estimate_tokens
 from redis_history.values.wire import body_digest, body_of, characters_of, encode_body
 
-COMPACT: Final = load_script("compact", *WRITING, "_archived")
+COMPACT: Final = load_script("compact", *WRITING, *PLACES)
 
 #: Messages read together.
 _PAGE: Final = 1000

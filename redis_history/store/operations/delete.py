@@ -15,13 +15,13 @@ from redis_history.store.operations.archives import scrub
 from redis_history.store.operations.base import Call, Steps, T, Write, field_of
 from redis_history.store.operations.documents import purge_after
 from redis_history.store.operations.drafts import drop_forks
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import Precondition
 from redis_history.values._validation import check_list
 from redis_history.values.ids import check_conversation_id, check_message_id
 
-DELETE: Final = load_script("delete", *WRITING, "_archived")
+DELETE: Final = load_script("delete", *WRITING, *PLACES)
 DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING, "_empty")
 
 #: How long subscribers can read the change log of a deleted conversation: several poll intervals.

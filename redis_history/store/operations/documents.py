@@ -20,13 +20,13 @@ from redis_history.store.operations.base import (
 )
 from redis_history.store.operations.fetch import Fetch
 from redis_history.store.operations.keys import ConversationKeys
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 from redis_history.values import Message
 from redis_history.values.ids import new_token
 
-DOCUMENTS: Final = load_script("documents", *WRITING, "_archived")
+DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
 MARK: Final = load_script("mark", "_declared", "_member", "_archive", "_locate")
 PURGE: Final = load_script("purge", "_declared", "_member")
 

@@ -15,12 +15,12 @@ from redis_history.store.operations.compact import position_of
 from redis_history.store.operations.documents import mark, write_documents
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.page import page_of
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 
 COPY: Final = load_script("copy")
-EXPAND: Final = load_script("expand", *WRITING, "_archived")
+EXPAND: Final = load_script("expand", *WRITING, *PLACES)
 
 #: Attempts to make a staging copy, members copied together, and how long an unused copy stays.
 _COPIES: Final = 4

@@ -3,7 +3,7 @@
 -- KEYS  1 state (hash)   2 messages (sorted set)
 --
 -- Returns owner and agent of the record, MessagePack values or ''; then for each request, oldest first, the revision of the
--- content of its message, the message's member, and the digests of the call. Those in archives are left out.
+-- content of its message, the message's member, and the digests of the call.
 use_places()
 local known = redis.call('HMGET', KEYS[1], 'U', 'A', '?')
 local found = {known[1] or '', known[2] or ''}

@@ -53,7 +53,7 @@ def _source(*parts: str) -> bytes:
 
 #: The first parts of scripts that change messages, and the parts that find messages by position.
 WRITING: Final = (
-    "_declared", "_member", "_live", "_archive", "_change", "_lists", "_locate", "_requests", "_approvals", "_life",
-    "_journal", "_document", "_documents",
+    "_declared", "_member", "_live", "_archive", "_change", "_lists", "_requests", "_approvals", "_life", "_journal",
+    "_document", "_documents",
 )  # fmt: skip
 PLACES: Final = ("_locate", "_archived")

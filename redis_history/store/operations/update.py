@@ -10,14 +10,14 @@ from msgspec import Struct
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.base import Steps, Write, field_of
-from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
 from redis_history.store.writes import Appended, Entry, Precondition
 from redis_history.values import Message, Position
 from redis_history.values.ids import check_conversation_id
 
-UPDATE: Final = load_script("update", *WRITING, "_archived")
+UPDATE: Final = load_script("update", *WRITING, *PLACES)
 
 
 class ReplyEnd(Struct, frozen=True):

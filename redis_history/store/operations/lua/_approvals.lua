@@ -1,7 +1,7 @@
--- The index of open requests for approval. After _lists.lua, _locate.lua and _requests.lua.
+-- The index of open requests for approval. After _lists.lua and _requests.lua.
 --
--- They are in field '?' of the state (_requests.lua), also those in archives, which an expansion brings back. While one of
--- them is live, these sorted sets of the bucket have the conversation, by the time of the oldest of them:
+-- They are in field '?' of the state (_requests.lua). These sorted sets of the bucket have the conversation, by the time of the
+-- oldest of them:
 --   <tag>:p   all; and those of an owner <tag>:p:u<SHA-1>, and of an agent <tag>:p:v<SHA-1>
 -- Their names are not those of lists_of: a call declares them only if it needs them.
 -- Functions, and `open`: the open requests, each {field, digests, timestamp, sequence}; nil if there are none. In a table because
@@ -83,13 +83,12 @@ do
     end)
   end
 
-  -- Whether a message is where it was: nil if it was removed, false if it is archived.
-  local function is_present(field, timestamp, sequence)
+  -- Whether a message is where it was. (No compaction takes a call that lacks a result, so it cannot be in an archive.)
+  local function is_present(field, sequence)
     local place = redis.call('HGET', state, field)
-    if not place then return nil end
+    if not place then return false end
     local _, present = place_of(place)
-    if present ~= sequence then return nil end
-    return locate(messages, format('%.0f', timestamp), sequence) ~= nil
+    return present == sequence
   end
 
   -- Writes the requests without those of removed messages, and the lists of the owner and the agent.
@@ -98,12 +97,11 @@ do
     use_places()
     local kept, packed, first = {}, {}, nil
     for _, one in ipairs(approvals.open) do
-      local present = is_present(one[1], one[3], one[4])
-      if present ~= nil then
+      if is_present(one[1], one[4]) then
         packed[#packed + 1] = one[1] .. char(#one[2]) .. one[2] .. pack('>i7I6', one[3], one[4])
         kept[#kept + 1] = one
+        if not first or one[3] < first then first = one[3] end
       end
-      if present and (not first or one[3] < first) then first = one[3] end
     end
     if #kept > 0 then
       redis.call('HSET', state, '?', table.concat(packed), 'O', '1')
