@@ -1,7 +1,8 @@
 """Decisions on requests for approval, in the form that the next request to each provider needs.
 
-A denied tool use gets its result in the same message, which says so: models of all providers read it. An opaque request
-of a provider gets the response of that provider behind it.
+A denied tool use gets its result in the same message, which says so: models of all providers read it. Frameworks that
+resume an interrupted run add it themselves. An opaque request of a provider gets the response of that provider behind
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from redis_history.formats._content import parse_arguments
 from redis_history.formats._marks import pair_of
 from redis_history.formats._notes import foreign_block, opaque, stored_value
 from redis_history.values import Message, ToolResultPart, ToolUsePart, UnknownPart
-from redis_history.values.approvals import APPROVAL, OPAQUE, approval_in, asks, names_of, request_of
+from redis_history.values.approvals import APPROVAL, OPAQUE, RESUMES, approval_in, asks, names_of, request_of
 from redis_history.values.pairing import PAIR, pairing
 
 
@@ -36,9 +37,9 @@ def with_decision(message: Message, call_id: str, said: dict[str, Any]) -> Messa
     at = max(at for at, part in enumerate(message.parts) if asks(part) and call_id in names_of(part))
     part, parts = message.parts[at], list(message.parts)
     if isinstance(part, ToolUsePart):
-        meta = {**(part.provider_meta or {}), APPROVAL: {**(approval_in(part) or {}), **said}}
-        parts[at] = replace(part, provider_meta=meta)
-        if not said["approved"]:
+        request = approval_in(part) or {}
+        parts[at] = replace(part, provider_meta={**(part.provider_meta or {}), APPROVAL: {**request, **said}})
+        if not said["approved"] and not request.get(RESUMES):
             parts.append(denied(part, said.get("reason")))
     elif isinstance(part, UnknownPart):
         parts.insert(at + 1, _response(part, request_of(part) or "", said))

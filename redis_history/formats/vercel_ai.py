@@ -31,7 +31,7 @@ from redis_history.formats.approvals import denial, denied
 from redis_history.values.approvals import approval_in, asking
 
 #: Keys of a decision that are not for front ends.
-_OWN = ("by", "decision")
+_OWN = ("by", "decision", "resumes")
 
 
 def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:

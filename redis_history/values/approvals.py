@@ -4,6 +4,7 @@ A tool use asks if its `provider_meta` has the key "approval" without a decision
 
     {"approval": {"id": …}}                                         it asks; `id` is optional, some front ends need it
     {"approval": {"id": …, "approved": true, "reason": …, "by": …}} it was decided
+    {"approval": {"resumes": true}}                                 the framework that asks adds the result of a denial
 
 Opaque requests of a provider, such as `mcp_approval_request`, open a pair whose id begins with "approval/", and a
 response of the provider answers it: see redis_history.formats.approvals, which also writes decisions.
@@ -30,6 +31,8 @@ __all__ = ["Approval"]
 
 #: The key of `provider_meta` of a tool use that asks for approval.
 APPROVAL: Final = "approval"
+#: The key that says that the framework that asks adds the result of a denied call itself.
+RESUMES: Final = "resumes"
 #: How the ids of the pairs of opaque requests begin.
 OPAQUE: Final = "approval/"
 
