@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import Conversation, HistoryStore, assistant, tool_use, user
 from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import NoteFork
 from redis_history.store.operations.keys import Keyspace
@@ -26,6 +26,7 @@ from tests.support.servers import wait_until
 KINDS: Final = {
     "registry": r"c",
     "list": r"[uvf]:\w+",
+    "approvals": r"p(:[uv]\w+)?",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",
@@ -116,7 +117,10 @@ def _work(cluster: RealCluster, namespace: str) -> None:
         store.get_message("c", "m4")
         cursor = store.snapshot("c").cursor
         store.update_conversation("c", user_id="v", title="t")
+        store.append("c", assistant(tool_use("call", "pay", needs_approval=True), id="asks"))
+        store.update_conversation("c", user_id="w", title="t")
         store.fork("c", "fork")
+        store.decide("c", "call", True)
         store.append("fork", user("x"))
         with store.subscribe("c", after=cursor) as changes:
             assert changes.get(timeout=10)
@@ -134,7 +138,7 @@ def _work(cluster: RealCluster, namespace: str) -> None:
             with store.subscribe("c") as changes:
                 reply.write("more")
                 assert changes.get(timeout=10)
-            store.list_conversations(user_id="v")
+            store.list_conversations(user_id="w")
         store.search("c", "word")
         store.search("c", "word", context=1, archived=True)
         store.search_all("word")
@@ -154,7 +158,7 @@ def _work(cluster: RealCluster, namespace: str) -> None:
             capped.append_many("c", _messages(4, 200))
             with contextlib.suppress(MessageNotFoundError):  # the cap has removed it
                 reply.finish()
-        store.restore("c", _messages(120))
+        store.restore("c", [*_messages(120), assistant(tool_use("call", "pay", needs_approval=True))])
         capped.append("c", user("z"))
         store.delete_conversation("c")
         with store.run("c") as run:
@@ -165,11 +169,12 @@ def _work(cluster: RealCluster, namespace: str) -> None:
         store.expand("c", summary.id)
         store.clear("c")
         with HistoryStore(url, namespace=namespace, ttl=1) as brief:
-            brief.append("gone", user("x"))
-            store.append(_neighbor("gone"), user("x"))
+            for conversation_id, one in (("gone", brief), (_neighbor("gone"), store)):
+                one.append(conversation_id, assistant(tool_use("call", "pay", needs_approval=True)))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
         store.snapshot("gone")
         store.list_conversations()
+        store.list_approvals()
 
 
 def _neighbor(conversation_id: str) -> str:
