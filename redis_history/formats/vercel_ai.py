@@ -129,8 +129,8 @@ class _VercelAI(Format):
         state = block.get("state")
         if state not in ("output-available", "output-error", _state_of(None if is_text else kept)):
             part = noted(part, self.form, {"state": state})
-        if (reason := _denial_in(block)) is not None:
-            return part, denied(part, reason)
+        if _denial_in(block) is not None:
+            return part, denied(part, approval.get("reason") if isinstance(approval, Mapping) else None)
         if state not in ("output-available", "output-error"):
             return part, None
         value, is_text = stored_value(block.get("output" if state == "output-available" else "errorText"))

@@ -13,6 +13,7 @@ from redis_history.store import operations as ops
 from redis_history.store._async._runtime import in_thread, resolve
 from redis_history.store.operations.backend import AsyncBackend
 from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.listing import Place
 from redis_history.store.operations.options import Embedder, Options
 from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
 from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
@@ -111,6 +112,7 @@ class AsyncReading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: Literal[False] = False,
     ) -> list[Conversation]: ...
 
@@ -123,6 +125,7 @@ class AsyncReading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: Literal[True],
     ) -> list[ops.Preview]: ...
 
@@ -134,6 +137,7 @@ class AsyncReading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: bool = False,
     ) -> list[Conversation] | list[ops.Preview]:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
@@ -144,17 +148,21 @@ class AsyncReading:
         newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
         is above that of the last one read.
 
+        `after` is the last one of the page before, a Conversation or Preview: the list goes on behind it, at the same
+        cost for every page. If it has changed since, the list goes on with those that had not changed for longer.
+
         Not a snapshot: a conversation that changes during the call is listed where it was first found. The cost grows
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         _check_owners(user_id, agent_name, forked_from)
         _validation.check_range(limit, offset)
+        place = _place_of(after)
         if not limit:
             return []
         chosen = user_id, agent_name, forked_from
         if preview:
-            return await self._backend.execute(ops.ListPreviews(*chosen, limit=limit, offset=offset))
-        return await self._backend.execute(ops.ListConversations(*chosen, limit=limit, offset=offset))
+            return await self._backend.execute(ops.ListPreviews(*chosen, limit=limit, offset=offset, after=place))
+        return await self._backend.execute(ops.ListConversations(*chosen, limit=limit, offset=offset, after=place))
 
     async def iter_conversations(
         self,
@@ -328,6 +336,16 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     _validation.check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from, "forked_from")
+
+
+def _place_of(after: Conversation | ops.Preview | None) -> Place | None:
+    if after is None:
+        return None
+    last = after.conversation if isinstance(after, ops.Preview) else after
+    if not isinstance(last, Conversation):
+        _validation.refuse(after, "after", "None, or the last Conversation or Preview of a page", InvalidInputError)
+    check_conversation_id(last.conversation_id)
+    return Place.of(last)
 
 
 async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
