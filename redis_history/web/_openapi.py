@@ -62,7 +62,10 @@ def _object(required: str, optional: str = "", **more: Any) -> dict[str, Any]:
     return {"type": "object", "required": [*fields], "properties": fields | _fields(optional), **more}
 
 
-_APPROVAL: Final = "conversation call message requested_at tool_name? input:any user_id:owner agent_name? approved:boolean? reason? by?"
+_APPROVAL: Final = (
+    "conversation call message requested_at tool_name? input:any user_id:owner agent_name? approved:boolean? reason? "
+    "by?"
+)
 _SCHEMAS: Final = {
     "Any": {},
     "Problem": _object("type title status:integer detail code"),

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Conversation, assistant, errors, tool, tool_result, tool_use, user
+from redis_history.agents._faces import answer_of
 from redis_history.formats import (
     from_openai_responses,
     to_anthropic,
@@ -163,6 +164,10 @@ ACTS: dict[str, tuple[Act, list[tuple[str, str]]]] = {
 }
 
 
+async def _execute(store: Any, op: Any) -> Any:
+    return await answer_of(store.backend.execute(op))
+
+
 async def _ask(store: Any) -> None:
     await store.create_conversation(Conversation("c", user_id="ann", agent_name="bot"))
     await store.append_many("c", [user("pay", id="u"), asking(id="m")])
@@ -296,20 +301,20 @@ async def test_a_decision_undoes_no_edit(store: Any) -> None:
 async def test_late_copies_open_and_decide_nothing(store: Any) -> None:
     await store.create_conversation(Conversation("c", user_id="ann"))
     asked = Append.of("c", asking(id="m"))
-    await store.backend.execute(asked)
-    [found] = (await store.backend.execute(ReadOpen("c"))).requests
+    await _execute(store, asked)
+    [found] = (await _execute(store, ReadOpen("c"))).requests
     done = await store.decide("c", "c1", True, by="boss")
-    await store.backend.execute(asked)
+    await _execute(store, asked)
     assert await open_calls(store) == []
     # A slower decision that has read the message before.
     message = replace(found.message, parts=(tool_use("c1", "other"),))
     late = replace(UpdateMessage.of("c", message), changed=found.changed)
-    assert await store.backend.execute(late) is None
+    assert await _execute(store, late) is None
     assert (await store.decide("c", "c1", False)).by == done.by
     gone = DeleteMessages.of("c", ["m"])
-    await store.backend.execute(gone)
+    await _execute(store, gone)
     await store.append("c", asking(id="m"))
-    await store.backend.execute(gone)
+    await _execute(store, gone)
     assert await open_calls(store) == [("c", "c1")]
 
 
