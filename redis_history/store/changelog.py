@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr, replace
 
 from redis_history.errors import CorruptDataError
 from redis_history.values import Message, Position
@@ -118,6 +119,14 @@ def events_of(conversation_id: str, epoch: str, entries: Iterable[LogEntry]) -> 
     return events
 
 
+def owned(events: list[Event], owner: int | str | None) -> list[Event]:
+    """The events, with the owner of their conversation."""
+    if owner is not None:
+        for event in events:
+            force_setattr(event, "user_id", owner)
+    return events
+
+
 def is_of_call(cursor: Cursor, call: str) -> bool:
     """Whether the call with this token made the change: the change's token ends with the start of the call's."""
     return cursor.token[-6:] == call[:6]
@@ -129,7 +138,7 @@ class Changes(Struct, frozen=True):
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
     have died. `run`: the newest run, if all changes were read. `dead_run`: its fence, if its holder is dead and this
-    is not recorded yet.
+    is not recorded yet. `owner`: the `user_id` of the conversation; UNSET: it does not exist.
     """
 
     events: list[Event]
@@ -139,6 +148,13 @@ class Changes(Struct, frozen=True):
     dead: tuple[Position, ...] = ()
     run: RunInfo | None = None
     dead_run: int | None = None
+    owner: int | str | UnsetType | None = UNSET
+
+    def of_owner(self, owner: int | str | UnsetType | None) -> Changes:
+        """The same, with the owner of the conversation."""
+        if owner is not UNSET:
+            owned(self.events, owner)
+        return replace(self, owner=owner)
 
 
 def recover(

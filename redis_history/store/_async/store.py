@@ -29,7 +29,7 @@ from redis_history.store.operations import ReadRun, StopRun
 from redis_history.store.operations.backend import AsyncBackend
 from redis_history.store.operations.options import Codec, Durability, Embedder, Options, SearchMode, meaning
 from redis_history.store.retry import RetryPolicy
-from redis_history.values._validation import check_function, check_name, refuse
+from redis_history.values._validation import check_function, check_name, check_owner, refuse
 from redis_history.values.events import Cursor, Event, cursors_of
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.runs import RunInfo
@@ -149,14 +149,19 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._start(subscription)
         return subscription
 
-    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> AsyncNamespaceSubscription:
-        """The changes of all conversations of the namespace, including later ones, each as in `subscribe`.
+    def subscribe_all(
+        self, *, after: Mapping[str, Cursor | str] | None = None, user_id: int | str | None = None
+    ) -> AsyncNamespaceSubscription:
+        """The changes of all conversations of the namespace, including later ones, each as in `subscribe`; with
+        `user_id` only those of this owner. A conversation that gets another owner leaves the subscription.
 
         `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
         after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
         reading the newest change of every conversation: about a second for 10,000.
         """
-        subscription = AsyncNamespaceSubscription(self._backend, cursors_of(after), self._poll_interval)
+        check_owner(user_id, "user_id")
+        cursors = cursors_of(after)
+        subscription = AsyncNamespaceSubscription(self._backend, cursors, self._poll_interval, user_id)
         self._start(subscription)
         return subscription
 

@@ -9,7 +9,7 @@
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
 -- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as
--- dead}. Last the run, its queue and the time in milliseconds: see run.lua. Or {'keys', ...}: see _head.lua, _archive.lua
+-- dead}. Last the run, its queue and the time in milliseconds (see run.lua), and the owner, a MessagePack value or ''. Or {'keys', ...}: see _head.lua, _archive.lua
 -- and _live.lua.
 use_archives()
 use_places()
@@ -166,7 +166,7 @@ if listed_replies and at >= length then
   end
   if contents and #contents > 1 then return contents end
 end
-local run = redis.call('HMGET', state, 'R', 'Q')
+local run = redis.call('HMGET', state, 'R', 'Q', 'U')
 local clock = run[1] and redis.call('TIME') or {0, 0}
 return {epoch, revision, head, replaced or '', first, entries, replies, run[1] or '', run[2] or '',
-        clock[1] * 1000 + math.floor(clock[2] / 1000)}
+        clock[1] * 1000 + math.floor(clock[2] / 1000), run[3] or ''}

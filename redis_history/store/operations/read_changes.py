@@ -19,6 +19,7 @@ from redis_history.store.changelog import (
     break_of,
     events_of,
     is_gone,
+    owned,
     recover,
 )
 from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
@@ -160,7 +161,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             expires=expires,
             known_run=self.run,
         )
-        return replace(changes, dead_run=dead)
+        return replace(changes, dead_run=dead).of_owner(_owner(reply))
 
     def apply(self, space: Space) -> Changes:
         conversation = space.find(self.conversation_id)
@@ -170,7 +171,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         entries = [_with_content(change, conversation, list(log)) for change in changes]
         replies = [self._reply(conversation, reply) for reply in conversation.replies.values()] if conversation else []
         run, expires = space.run_now(self.conversation_id)
-        return recover(
+        changes = recover(
             self.conversation_id,
             self.after,
             head,
@@ -183,6 +184,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             expires=expires,
             known_run=self.run,
         )
+        return changes.of_owner(conversation.record.get("user_id") if conversation else UNSET)
 
     def _reply(self, conversation: ConversationState, reply: Reply) -> LiveReply:
         position = conversation.stored[reply.message_id].position
@@ -205,7 +207,8 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
 
     def _decode(self, reply: list[Any]) -> list[Event]:
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
-        return self._events(_cursor(reply), entries, former_of(reply[3]))
+        events = self._events(_cursor(reply), entries, former_of(reply[3]))
+        return owned(events, None if (owner := _owner(reply)) is UNSET else owner)
 
     def apply(self, space: Space) -> list[Event]:
         conversation = space.find(self.conversation_id)
@@ -214,7 +217,8 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
         first = 0 if self.after is None else self.after.revision
         changes = [change for change in log if change.entry.revision >= first][: self.limit + 1]
         entries = [_with_content(change, conversation, log) for change in changes]
-        return self._events(head, entries, conversation.former if conversation else "")
+        events = self._events(head, entries, conversation.former if conversation else "")
+        return owned(events, conversation.record.get("user_id") if conversation else None)
 
     def _events(self, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
         if self.after is None:
@@ -237,6 +241,13 @@ class Snapshot(Struct, frozen=True):
 def former_of(field: bytes) -> str:
     """`former` of `recover`, from the field o of the state."""
     return "log" if field == b"log" else field.hex()
+
+
+def _owner(reply: list[Any]) -> int | str | UnsetType | None:
+    """The owner of the conversation in a reply of changes.lua; UNSET if it does not exist."""
+    if reply[0] == BEGINNING.epoch.encode():
+        return UNSET
+    return decode_value(reply[10]) if reply[10] else None  # type: ignore[no-any-return]
 
 
 def _cursor(reply: list[Any]) -> Cursor:
