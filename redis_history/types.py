@@ -21,7 +21,7 @@ from redis_history.store._async.subscription import AsyncNamespaceSubscription, 
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.runs import Run
 from redis_history.store._sync.subscription import NamespaceSubscription, Subscription
-from redis_history.store.operations import Appended, Compacted, Expanded, Preview, Snapshot
+from redis_history.store.operations import Appended, AuditEntry, Compacted, Expanded, Preview, Snapshot
 from redis_history.store.operations.options import Embedder
 from redis_history.store.retry import RetryDetails
 from redis_history.store.search.hits import Highlight, Reindexed, SearchHits
@@ -46,6 +46,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSubscription",
     "AsyncTurn",
+    "AuditEntry",
     "Capture",
     "Compacted",
     "Compression",

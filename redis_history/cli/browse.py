@@ -225,7 +225,8 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
                 context.emit(to_json(event) | {"changed_at": to_json(event.changed_at)})
                 continue
             time = event.changed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.changed_at else ""
-            click.echo(f"{event.revision}\t{time}\t{_change(event)}")
+            by = f", said to be by {name(event.by)}" if event.by else ""
+            click.echo(f"{event.revision}\t{time}\t{_change(event)}{by}")
 
 
 def _log(store: HistoryStore, conversation_id: str) -> Iterator[events.Event]:
@@ -254,6 +255,8 @@ def _change(event: events.Event) -> str:
             return f"replaced {counted(event.count, 'message')} by the summary {name(event.summary_id)}"
         case events.HistoryExpanded():
             return f"restored {counted(event.count, 'message')} of the summary {name(event.summary_id)}"
+        case events.ConversationUpdated():  # the log does not have the values of then
+            return f"changed {', '.join(event.fields)} of the record" if event.fields else "changed the record"
         case events.Reset(reason="log_trimmed"):
             return "began as a fork or an import"
     return describe(event)[2]

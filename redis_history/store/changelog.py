@@ -75,7 +75,7 @@ class LogEntry:
     `messages`: of appends, restores, updates, ends of replies and compactions. `gone_ids`: known ids of its messages
     that were removed since. `ids`: the deleted messages; those that a cap removed with an append; or the one message of
     an update, end of a reply, compaction or expansion. `count`: of compactions and expansions. `through`: the end of a
-    compaction, or the position of an ended reply. `fields`: of the record.
+    compaction, or the position of an ended reply. `fields`: of the record. `by`: who made the change, if that was said.
     """
 
     revision: int
@@ -87,6 +87,7 @@ class LogEntry:
     count: int = 0
     through: Position = _NOWHERE
     fields: dict[str, Any] = field(default_factory=dict)
+    by: str | None = None
 
 
 class LiveReply(NamedTuple):
@@ -277,6 +278,7 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int
         "conversation_id": conversation_id,
         "revision": entry.revision,
         "cursor": Cursor(epoch, entry.revision, entry.token),
+        "by": entry.by,
     }
     message = entry.messages[0] if entry.messages else None
     lists: dict[str, Any] = {"messages": entry.messages, "removed_ids": entry.ids, "gone_ids": entry.gone_ids}

@@ -38,7 +38,7 @@ OPAQUE: Final = "approval/"
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """A request for approval of a tool call, and the decision.
+    """A request for approval of a tool call in `conversation_id`, and the decision.
 
     `call_id` is the id of the call, or of an opaque request such as `mcp_approval_request`; `message_id` is the message
     with it, and `requested_at` the time of that message. `tool_name` and `input` are those of the call, `user_id` and

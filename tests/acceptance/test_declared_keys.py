@@ -26,7 +26,7 @@ from tests.support.servers import wait_until
 KINDS: Final = {
     "registry": r"c",
     "list": r"[uvf]:\w+",
-    "approvals": r"p(:[uv]\w+)?",
+    "approvals": r"a(:[uv]\w+)?",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",

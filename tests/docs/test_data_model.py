@@ -32,7 +32,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
-                name = re.sub(r":p:[uv][0-9a-f]{40}$", ":p:u<digest>", name)
+                name = re.sub(r"}:a:[uv][0-9a-f]{40}$", "}:a:u<digest>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:

@@ -63,6 +63,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
       `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
     - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
+    - `audit`: seconds for which the audit trail keeps the changes of this store, from 1; see `audit_trail`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: the language of
       most messages, or "none" (docs/how-to/search.md). Use the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
@@ -97,11 +98,12 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         embedder: Embedder | Literal["default"] | None = None,
         vectors: int | None = None,
         codec: Codec | None = None,
+        audit: float | None = None,
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
-            search, language, function, field, codec=codec,
+            search, language, function, field, codec=codec, audit=audit,
         )  # fmt: skip
         check_callback(function, "embedder")
         if retry is not None and not isinstance(retry, RetryPolicy):

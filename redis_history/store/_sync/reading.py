@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
 from redis_history.store._sync._runtime import in_thread, resolve
+from redis_history.store.operations.audit import AuditEntry
 from redis_history.store.operations.backend import Backend
 from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.listing import Place
@@ -25,6 +26,7 @@ from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
 from redis_history.values.sizes import TokenCounter
+from redis_history.values.times import Instant, to_microseconds
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53
@@ -191,7 +193,7 @@ class Reading:
         those in conversations of the owner `user_id` and of the agent `agent_name`, if given. `decide` answers one.
 
         A call waits if it was stored with `tool_use(..., needs_approval=True)`, by an adapter, or by a format that has
-        such requests (docs/how-to/approvals.md). It no longer waits if it has a decision or a result, or if its message
+        such requests (docs/how-to/runs.md). It no longer waits if it has a decision or a result, or if its message
         was removed or compacted.
         """
         _check_owners(user_id, agent_name, None)
@@ -222,6 +224,29 @@ class Reading:
             events += found
             known = found[-1].cursor
         return events
+
+    def audit_trail(
+        self,
+        *,
+        conversation_id: str | None = None,
+        auditing_id: int | str | None = None,
+        by: str | None = None,
+        since: Instant | None = None,
+        before: Instant | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
+        """Changes that stores with the option `audit` have made, newest first, at most `limit`: what was changed, when
+        and by whom, without content, also in conversations that were deleted since. All given conditions must hold;
+        `since` and `before` are exclusive. It reads the trail from its end.
+        """
+        if conversation_id is not None:
+            check_conversation_id(conversation_id)
+        _validation.check_owner(auditing_id, "auditing_id")
+        _validation.check_name(by, "by")
+        _validation.check_integer(limit, "limit", error=InvalidInputError)
+        times = [None if time is None else to_microseconds(time) for time in (since, before)]
+        given = conversation_id, auditing_id, by, *times
+        return self._backend.execute(ops.ReadTrail(limit, *given)) if limit else []
 
     def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.

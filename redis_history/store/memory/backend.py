@@ -51,8 +51,9 @@ class MemoryBackend:
         ttl: float | None = None,
         max_messages: int | None = DEFAULT_CAP,
         max_conversations: int | None = DEFAULT_CAP,
+        audit: float | None = None,
     ) -> None:
-        self._space = Space(log_length, ttl, max_messages, max_conversations)
+        self._space = Space(log_length, ttl, max_messages, max_conversations, audit)
         self._lock = threading.RLock()
         self._outcomes: dict[str, Any] = {}
         self._closed = False

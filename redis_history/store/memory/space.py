@@ -359,6 +359,10 @@ class Space:
     ttl: float | None
     max_messages: int | None
     max_conversations: int | None
+    #: Seconds for which the audit trail keeps changes; None: there is none. Each has its time, the ids of the
+    #: conversation and of its audit.
+    audit: float | None = None
+    trail: deque[tuple[int, str, Change, int | str | None]] = field(default_factory=deque)
     conversations: MutableMapping[str, ConversationState] = field(default_factory=dict)
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
     deleted_logs: dict[str, deque[Change]] = field(default_factory=dict)
@@ -456,10 +460,20 @@ class Space:
         conversation.updated = self.now()
         conversation.token = token_of(op.token, kind, conversation.updated)
         conversation.created = conversation.created or conversation.updated
-        entry = LogEntry(conversation.revision, conversation.token, kind, **known)
-        conversation.log.append(Change(entry, tuple(references), tuple(fields)))
+        entry = LogEntry(conversation.revision, conversation.token, kind, by=op.by, **known)
+        change = Change(entry, tuple(references), tuple(fields))
+        conversation.log.append(change)
+        self.note(op.conversation_id, conversation, change)
         self.renew(conversation)
         return conversation.revision
+
+    def note(self, conversation_id: str, conversation: ConversationState, change: Change) -> None:
+        """Add a change to the audit trail, if there is one."""
+        if self.audit is not None:
+            auditing_id = conversation.record.get("auditing_id")
+            self.trail.append((conversation.updated, conversation_id, change, auditing_id))
+            while self.trail[0][0] < conversation.updated - self.audit * 1e6:
+                self.trail.popleft()
 
     def renew(self, conversation: ConversationState) -> None:
         """Extend the life of a conversation with a time to live."""

@@ -10,6 +10,7 @@ from redis_history.store.changelog import Changes
 from redis_history.store.operations.append import Append, Restore
 from redis_history.store.operations.approvals import Decision, ListApprovals, ReadOpen, find_request
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
+from redis_history.store.operations.audit import AuditEntry, ReadTrail
 from redis_history.store.operations.base import Op, ReadTogether, Write
 from redis_history.store.operations.clear import Clear
 from redis_history.store.operations.compact import Compact, Compacted
@@ -38,6 +39,7 @@ __all__ = [
     "Append",
     "Appended",
     "Archive",
+    "AuditEntry",
     "Changes",
     "Clear",
     "Compact",
@@ -79,6 +81,7 @@ __all__ = [
     "ReadPage",
     "ReadRun",
     "ReadTogether",
+    "ReadTrail",
     "ReplyEnd",
     "Restore",
     "RunFence",

@@ -169,7 +169,7 @@ if earliest then hset[next_field], hset[next_field + 1] = 'F', pack('>i7i7', ear
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 excess = excess and held - ARGV[11] or 0
 local one = added == 1 and not replace and excess <= 0 and stamped
-local newest_entry = head_of_entry(replace and RESTORED or one and APPENDED_ONE or APPENDED, one and times[1] or now)
+local newest_entry = head_of_entry(replace and KIND.RESTORED or one and KIND.APPENDED_ONE or KIND.APPENDED, one and times[1] or now)
 local entry = one and pack(sequence < 65536 and '>I2' or '>I4', sequence) or {sequence - added + 1, times, {}, {}}
 hset[4] = newest_entry
 if not epoch then

@@ -13,7 +13,18 @@ from msgspec.structs import replace
 
 from redis_history.errors import ApprovalNotFoundError, InvalidInputError
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.base import Call, OnConversation, Op, Read, Steps, Upkeep, as_is, once, readable
+from redis_history.store.operations.base import (
+    MAX_BY,
+    Call,
+    OnConversation,
+    Op,
+    Read,
+    Steps,
+    Upkeep,
+    as_is,
+    once,
+    readable,
+)
 from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.listing import AscendingBucket, merged
 from redis_history.store.operations.page import ReadPage, next_page
@@ -36,9 +47,8 @@ _logger = logging.getLogger("redis_history")
 #: Conversations read together, and messages on the way back to a decided request.
 _CHUNK: Final = 200
 _PAGE: Final = 100
-#: Characters of a reason, and of the name of the person.
+#: Characters of a reason.
 MAX_REASON: Final = 1000
-_MAX_BY: Final = 200
 
 
 class Decision(Struct, frozen=True):
@@ -54,10 +64,10 @@ class Decision(Struct, frozen=True):
         """Raises InvalidInputError."""
         if type(approved) is not bool:
             refuse(approved, "approved", "True or False", InvalidInputError)
-        for name, value, most in (("reason", reason, MAX_REASON), ("by", by, _MAX_BY)):
+        for name, value, most in (("reason", reason, MAX_REASON), ("by", by, MAX_BY)):
             check_name(value, name)
-            if value is not None and len(value) > most:
-                refuse(value, name, f"at most {most:,} characters", InvalidInputError)
+            if value is not None and not 0 < len(value) <= most:
+                refuse(value, name, f"None or a str of 1 to {most:,} characters", InvalidInputError)
         return cls(approved, reason, by, new_token())
 
     def noted(self) -> dict[str, Any]:
@@ -80,7 +90,8 @@ class Open(Struct, frozen=True):
         from redis_history.formats.approvals import with_decision
 
         message = with_decision(self.message, call_id, decision.noted())
-        return replace(UpdateMessage.of(self.approval.conversation_id, message), changed=self.changed)
+        op = UpdateMessage.of(self.approval.conversation_id, message)
+        return replace(op, changed=self.changed, by=decision.by)
 
     def with_decision(self, decision: Decision) -> Approval:
         return replace(self.approval, approved=decision.approved, reason=decision.reason, by=decision.by)

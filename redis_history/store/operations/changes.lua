@@ -96,7 +96,7 @@ local function content_of(entry, at)
     local place = unpacked(entry)
     return {exists and of_id(place[1], place[2], place[3]) or {place[1]}}
   elseif kind == 6 then
-    local names, values = string.sub(entry, 11), {}
+    local names, values = string.match(string.sub(entry, 11), '^%Z*'), {}
     for i = 1, #names do
       values[i] = redis.call('HGET', state, string.sub(names, i, i)) or {}
     end

@@ -53,7 +53,7 @@ if place then return unchanged(seen, known[1], {'conflict', id}) end
 local now = clock()
 revision = revision + 1
 local member = member_of(tonumber(ARGV[22]), tonumber(ARGV[21]), ARGV[13], ARGV[14])
-local newest = head_of_entry(COMPACTED, now)
+local newest = head_of_entry(KIND.COMPACTED, now)
 write_log(newest, {id, tonumber(ARGV[21]), tonumber(ARGV[22]), replaced})
 if 2 * count > redis.call('ZCARD', messages) then
   redis.call('RENAME', messages, archive)

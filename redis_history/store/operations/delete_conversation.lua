@@ -20,9 +20,9 @@ local function listeners()
 end
 local watched, known_owners = listeners(), {known[10], known[11], known[12]}
 free()
-local last = head_of_entry(ENDED, clock())
+local last = head_of_entry(KIND.ENDED, clock())
+if watched or change.audit then write_log(last, {revision + 1}) end
 if watched then
-  write_log(last, {revision + 1})
   redis.call('PEXPIRE', log, ARGV[10])
 else
   redis.call('UNLINK', log)

@@ -13,9 +13,10 @@
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
-    rh2:{<namespace>:<bucket>}:p                   sorted set: the bucket's conversations with open requests for
-                                                   approval, by the time of the oldest; p:u<digest> those of a
-                                                   user_id, p:v<digest> of an agent_name
+    rh2:{<namespace>:<bucket>}:a                   sorted set: the bucket's conversations with open requests for
+                                                   approval, by the time of the oldest; a:u<digest> those of a
+                                                   user_id, a:v<digest> of an agent_name
+    rh2:{<namespace>:<bucket>}:e                   list: the audit trail of the bucket's conversations
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -63,6 +64,11 @@ class ConversationKeys(NamedTuple):
     def copy(self) -> bytes:
         """The staging copy of an expansion. Scripts also make this key."""
         return self.state[:-1] + b"x"
+
+    @property
+    def trail(self) -> bytes:
+        """The bucket's audit trail. Scripts also make this key."""
+        return self.registry[:-1] + b"e"
 
     @property
     def pending_work(self) -> bytes:
@@ -132,7 +138,11 @@ class Keyspace:
             owner = agent_name if user_id is None else user_id
             digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
             end = (b":v" if user_id is None else b":u") + digest
-        return [b"%b%02x}:p%b" % (self._prefix, bucket, end) for bucket in range(BUCKETS)]
+        return [b"%b%02x}:a%b" % (self._prefix, bucket, end) for bucket in range(BUCKETS)]
+
+    def trails(self) -> list[bytes]:
+        """The key of each bucket's audit trail."""
+        return [key[:-1] + b"e" for key in self.registries()]
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

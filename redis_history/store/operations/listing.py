@@ -215,7 +215,7 @@ class ScanConversations(Selection, Op[Scanned], frozen=True, kw_only=True):
 def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[list[Preview]]:
     """The newest conversations, merged from all buckets; ListConversations gets previews without messages."""
     bound = None if op.after is None else (yield from _bound_of(op.after, op, settings))
-    buckets = [_Bucket(key, bound) for key in op.registries(settings)]
+    buckets = [Bucket(key, bound) for key in op.registries(settings)]
     wanted = op.offset + op.limit
     count = min(max(8, -(-2 * wanted // BUCKETS)), _LISTED)
     found: list[Preview] = []
@@ -250,7 +250,7 @@ def _bound_of(place: Place, op: Selection, settings: Settings) -> Steps[_Bound]:
     return _Bound(int(float(score)), keys.name)
 
 
-def merged(buckets: Sequence[_Bucket]) -> list[tuple[float, bytes, bytes]]:
+def merged(buckets: Sequence[Bucket]) -> list[tuple[float, bytes, bytes]]:
     """Removes from `ahead` the conversations that no unread one can precede, newest first."""
     horizon = max(
         (bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=float("-inf")
@@ -271,7 +271,7 @@ class _Bound(NamedTuple):
     name: bytes
 
 
-class _Bucket:
+class Bucket:
     """The progress in one bucket's list. `ahead`: read, but not merged yet."""
 
     def __init__(self, key: bytes, bound: _Bound | None = None) -> None:
@@ -283,8 +283,8 @@ class _Bucket:
 
     def read(self, count: int) -> Call:
         if self.bound is not None:
-            window = (b"WITHSCORES", b"LIMIT", b"%d" % self.start, b"%d" % count)
-            return plain(b"ZREVRANGEBYSCORE", self.key, b"%d" % self.bound.score, b"-inf", *window, decode=pairs_of)
+            window = (b"BYSCORE", b"REV", b"LIMIT", b"%d" % self.start, b"%d" % count, b"WITHSCORES")
+            return plain(b"ZRANGE", self.key, b"%d" % self.bound.score, b"-inf", *window, decode=pairs_of)
         last = self.start + count - 1
         return plain(b"ZREVRANGE", self.key, b"%d" % self.start, b"%d" % last, b"WITHSCORES", decode=pairs_of)
 
@@ -296,7 +296,7 @@ class _Bucket:
         self.exhausted = len(pairs) < count
 
 
-class AscendingBucket(_Bucket):
+class AscendingBucket(Bucket):
     """The same in ascending order: by the scores with a minus."""
 
     def read(self, count: int) -> Call:

@@ -84,6 +84,8 @@ class Options(Struct, frozen=True):
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
     codec: Codec | None = None
+    #: Seconds.
+    audit: float | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
@@ -91,6 +93,7 @@ class Options(Struct, frozen=True):
         check_integer(self.log_length, "log_length", 1, MAX_INTEGER)
         check_seconds(self.poll_interval, "poll_interval", 0, above=True)
         check_seconds(self.ttl, "ttl", most=MAX_TTL, optional=True)
+        check_seconds(self.audit, "audit", 1, most=MAX_TTL, optional=True)
         for name in ("max_messages", "max_conversations"):
             if (value := getattr(self, name)) is not UNSET:
                 check_integer(value, name, 1, optional=True)
@@ -108,10 +111,10 @@ class Options(Struct, frozen=True):
         """Raises ConfigurationError for options that a custom backend has itself."""
         self._check_without_server("a custom backend")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
-        own = self.ttl is not None or capped
+        own = self.ttl is not None or capped or self.audit is not None
         if any(other is not None for other in others) or own:
             raise ConfigurationError(
-                "with backend=, give no url, client, retry, ttl, max_messages or max_conversations: "
+                "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or audit: "
                 "they are the backend's own"
             )
 
@@ -120,7 +123,7 @@ class Options(Struct, frozen=True):
         self._check_without_server("memory://")
         caps = {"max_messages": self.max_messages, "max_conversations": self.max_conversations}
         given = {name: cap for name, cap in caps.items() if cap is not UNSET}
-        return {"log_length": self.log_length, "ttl": self.ttl, **given}
+        return {"log_length": self.log_length, "ttl": self.ttl, "audit": self.audit, **given}
 
     def _check_without_server(self, backend: str) -> None:
         for name, is_set in (

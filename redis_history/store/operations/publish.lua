@@ -34,7 +34,7 @@ if not complete then return unchanged(seen, known[1], {'lost'}) end
 
 local now = clock()
 local updated = given_time ~= '' and math.min(tonumber(given_time), now) or now
-local newest = head_of_entry(PUBLISHED, now)
+local newest = head_of_entry(KIND.PUBLISHED, now)
 local hset = {'v', 2, 'e', token, 'r', revision, 'x', newest, 'h', revision, 'b', created ~= '' and created or now, 'u', updated,
               'n', live_count, 'O', '1', 'p', pack('>I4I6I6', math.floor(now / LIFETIME), values.q, values.q)}
 for i = PAIRS, #ARGV do hset[#hset + 1] = ARGV[i] end

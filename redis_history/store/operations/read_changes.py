@@ -43,6 +43,11 @@ HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
 
 #: A read of changes stops after this many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
+#: The values of entries that are arrays; behind them is who made the change, if that was said.
+SIZES: Final = {
+    Kind.APPENDED: 4, Kind.RESTORED: 4, Kind.UPDATED: 3, Kind.REPLY_ENDED: 3, Kind.DELETED: 2, Kind.COMPACTED: 4,
+    Kind.EXPANDED: 2, Kind.ENDED: 1,
+}  # fmt: skip
 #: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
 
@@ -261,27 +266,33 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
     if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor is empty
         return LogEntry(revision, token, kind)
+    by: str | None = None
     # The contents of a change of the record are values, of all others they are messages.
     messages: tuple[Message, ...] = ()
     if kind != Kind.RECORD:
         messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
     gone = tuple(item[0].decode() for item in content if type(item) is list and item)
     try:
-        if kind == Kind.RECORD:
-            return LogEntry(revision, token, kind, fields=_fields(rest, content))
+        if kind in (Kind.RECORD, Kind.CLEARED, Kind.PUBLISHED):
+            names, _, said = rest.partition(b"\0")
+            by = said.decode() or None
+            return LogEntry(revision, token, kind, fields=_fields(names, content), by=by)
+        if (size := SIZES.get(kind)) is not None:
+            values = decode_value(rest)
+            values, by = values[:size], values[size] if len(values) > size else None
         if kind in (Kind.APPENDED, Kind.RESTORED):
-            return LogEntry(revision, token, kind, messages, gone, tuple(decode_value(rest)[2]))
+            return LogEntry(revision, token, kind, messages, gone, tuple(values[2]), by=by)
         if kind == Kind.DELETED:
-            return LogEntry(revision, token, kind, ids=tuple(decode_value(rest)[0]))
+            return LogEntry(revision, token, kind, ids=tuple(values[0]), by=by)
         if kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED):
-            message_id, *place, count = (*decode_value(rest), 0)[:4]
-            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
+            message_id, *place, count = (*values, 0)[:4]
+            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place), by=by)
         if kind == Kind.EXPANDED:
-            summary_id, count = decode_value(rest)
-            return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
+            summary_id, count = values
+            return LogEntry(revision, token, kind, ids=(summary_id,), count=count, by=by)
     except UNREADABLE:
         return LogEntry(revision, token, 0)
-    return LogEntry(revision, token, kind, messages, gone)
+    return LogEntry(revision, token, kind, messages, gone, by=by)
 
 
 def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:

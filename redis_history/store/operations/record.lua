@@ -25,7 +25,7 @@ if reply then return reply end
 
 local now = clock()
 revision = revision + 1
-local newest = head_of_entry(RECORD_WRITTEN, now)
+local newest = head_of_entry(KIND.RECORD, now)
 local hset = {'r', revision, 'u', now, 'x', newest, 'O', '1'}
 for i = 11, #ARGV do
   hset[#hset + 1] = ARGV[i]

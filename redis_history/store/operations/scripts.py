@@ -8,6 +8,8 @@ from functools import partial
 from importlib.resources import files
 from typing import Final, NamedTuple
 
+from redis_history.store.changelog import Kind
+
 
 class Script(NamedTuple):
     """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it may ask for further keys."""
@@ -22,6 +24,7 @@ def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
     declared: list[bytes] = []
     source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
+    source = _KIND.sub(lambda found: b"%d" % getattr(Kind, found[1].decode()), source)
     if declared:
         source = b"local %b\n%b" % (b", ".join(declared), source)
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
@@ -36,6 +39,8 @@ SCRIPTS: Final[dict[str, Script]] = {}
 #: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
 #: if this part runs, because each takes 0.3 microseconds.
 _INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
+#: The number of a kind of change. It is inserted here, because a script has at most 200 locals.
+_KIND = re.compile(rb"KIND\.([A-Z_]+)")
 _LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 

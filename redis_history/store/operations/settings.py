@@ -123,7 +123,7 @@ class Settings:
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
     `contact_of`: with the server of a key.
     `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
-    the next write takes one round trip.
+    the next write takes one round trip. `audit`: seconds for which the audit trail keeps changes; None: there is none.
     """
 
     keyspace: Keyspace
@@ -138,12 +138,15 @@ class Settings:
     contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)
+    audit: float | None = None
 
     @cached_property
     def header(self) -> tuple[bytes, bytes, bytes]:
         """Arguments of every writing script: 4, 6 and 9 in lua/_change.lua."""
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
+        if self.audit is not None:
+            kept += b";%d" % round(self.audit * 1000)
         return b"%d" % self.log_length, ttl, kept
 
     @property

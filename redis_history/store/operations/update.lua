@@ -72,7 +72,7 @@ local c = old and characters_of(old) or 0
 local new_c = struct.unpack('>I3', ARGV[12])
 local member = member_of(sequence, timestamp, ARGV[12], ARGV[13])
 revision = revision + 1
-local newest = head_of_entry(live_before and REPLY_ENDED or UPDATED, now)
+local newest = head_of_entry(live_before and KIND.REPLY_ENDED or KIND.UPDATED, now)
 write_log(newest, {id, timestamp, sequence})
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - c + new_c,
            'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. marks)

@@ -2,7 +2,7 @@
 --
 -- They are in field '?' of the state (_requests.lua). These sorted sets of the bucket have the conversation, by the time of the
 -- oldest of them:
---   <tag>:p   all; and those of an owner <tag>:p:u<SHA-1>, and of an agent <tag>:p:v<SHA-1>
+--   <tag>:a   all; and those of an owner <tag>:a:u<SHA-1>, and of an agent <tag>:a:v<SHA-1>
 -- Their names are not those of lists_of: a call declares them only if it needs them.
 -- Functions, and `open`: the open requests, each {field, digests, timestamp, sequence}; nil if there are none. In a table because
 -- a script has at most 200 locals.
@@ -16,7 +16,7 @@ do
 
   -- The bucket's lists for the owner and the agent.
   function approvals.lists(owners)
-    local tag = string.sub(registry, 1, -2) .. 'p'
+    local tag = string.sub(registry, 1, -2) .. 'a'
     local lists = {tag}
     for i, kind in ipairs({':u', ':v'}) do
       if owners[i] and owners[i] ~= '\192' then lists[#lists + 1] = tag .. kind .. redis.sha1hex(owners[i]) end

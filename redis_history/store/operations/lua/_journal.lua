@@ -9,7 +9,7 @@ local function use_journal()
   -- A write without effect, before an outcome without a write: WAITAOF and WAIT cover the last write of a connection, and
   -- another connection may have made the change that this outcome reports.
   function force_write()
-    if not string.find(ARGV[9], '1', 1, true) then return end
+    if not string.find(change.flags, '1', 1, true) then return end
     redis.call('HSET', state, 'z', '')
     redis.call('HDEL', state, 'z')
   end

@@ -69,7 +69,7 @@ end
 -- those that remove search documents (`documents` is not nil), which they do not declare, the slot must not be arriving either.
 -- The reply that makes the caller wait until the slot has moved; nil if it does not move.
 local function moving(documents)
-  if not string.find(ARGV[9], 'c', 1, true) then return nil end
+  if not string.find(change.flags, 'c', 1, true) then return nil end
   local none = sub(state, 1, -2) .. 'none' -- if it lacks one key, only the former node refuses; if it lacks two, either
   local reply = documents and redis.pcall('EXISTS', none, none .. '2') or redis.pcall('EXISTS', none)
   if type(reply) == 'table' and reply.err then return redis.error_reply('TRYAGAIN the slot is moving to another node') end

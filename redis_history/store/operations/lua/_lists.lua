@@ -3,7 +3,7 @@
 
 -- Whether keys must be declared: see _change.lua, "Extra keys".
 local function in_cluster()
-  return string.find(ARGV[9], 'c', 1, true) ~= nil
+  return string.find(change.flags, 'c', 1, true) ~= nil
 end
 
 -- For scripts that change a conversation: the reply that asks for keys; nil if all of them are declared.
