@@ -27,6 +27,7 @@ KINDS: Final = {
     "registry": r"c",
     "list": r"[uvf]:\w+",
     "approvals": r"a(:[uv]\w+)?",
+    "trail": r"e",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",
@@ -104,7 +105,7 @@ def _work(cluster: RealCluster, namespace: str) -> None:
         cluster.client() as client,
         HistoryStore(url, namespace=namespace) as store,
         HistoryStore(url, namespace=namespace, max_messages=5) as capped,
-        HistoryStore(url, namespace=namespace, ttl=3600) as brief,
+        HistoryStore(url, namespace=namespace, ttl=3600, audit=60) as brief,
     ):
         store.create_conversation(Conversation("c", user_id="u", agent_name="a"))
         store.append_many("c", _messages(20))

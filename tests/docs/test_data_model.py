@@ -35,7 +35,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r"}:a:[uv][0-9a-f]{40}$", "}:a:u<digest>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+    audited = HistoryStore(server.url, namespace=namespace, audit=60)
+    with audited, HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
         store.append("a b", user("x"))
         look()
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
@@ -49,7 +50,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             look()
         assert len(found) == 7
         store.update_conversation("a b", user_id=1, agent_name="a")
-        store.append("a b", assistant(tool_use("call", "x", needs_approval=True)))
+        audited.append("a b", assistant(tool_use("call", "x", needs_approval=True)))
         look()
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -60,10 +61,22 @@ def _default_model() -> Any:
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 
 
+#: Everything but the Latin script and common signs. The default model knows the pieces of words of other scripts by
+#: chance, so that its vectors would make a search of such texts worse than their words alone.
+_UNKNOWN: Final = re.compile(r"[^\0-\u036f\u1e00-\u1eff\u2000-\u20cf\u2c60-\u2c7f\ua720-\ua7ff]+")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+
+
 def _embed(texts: Sequence[str]) -> Sequence[Sequence[float]]:
-    """The means of the vectors of each text's tokens, of length 1; zeros for a text without any."""
-    vectors: Sequence[Sequence[float]] = _default_model().embed([text or " " for text in texts], norm=True).tolist()
-    return vectors
+    """The means of the vectors of each text's tokens, of length 1; zeros for a text without words that the model
+    knows."""
+    known = [_UNKNOWN.sub(" ", text) for text in texts]
+    vectors: list[Sequence[float]] = _default_model().embed([text or " " for text in known], norm=True).tolist()
+    none = [0.0] * _DEFAULT_DIMENSION
+    return [
+        vector if not _UNKNOWN.search(text) or _LETTER.search(left) else none
+        for text, left, vector in zip(texts, known, vectors, strict=True)
+    ]
 
 
 class Options(Struct, frozen=True):
