@@ -50,7 +50,6 @@ async def test_the_log_says_who_made_a_change(stores: Any) -> None:
         assert (await subscription.get(timeout=10)).by == "boss"
 
 
-@pytest.mark.smoke
 async def test_the_trail_outlives_the_conversation(stores: Any) -> None:
     store = stores(audit=3600)
     await _work(store)

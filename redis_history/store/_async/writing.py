@@ -135,7 +135,7 @@ class AsyncWriting:
         No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
         Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
         for a summary, which the next compaction replaces, and while the message is being written: pin it afterwards, or
-        begin it with `stream(metadata={"pinned": True})`.
+        begin it with `stream(metadata={"pinned": True})`. `by` as in `update_message`.
         """
         check_conversation_id(conversation_id)
         check_message_id(message_id)
@@ -183,7 +183,8 @@ class AsyncWriting:
         """Remove all messages, including archived ones, and keep the conversation with its record. Returns the new
         revision.
 
-        Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
+        Without messages nothing changes. `by` as in `update_message`. Raises RevisionConflictError (not at
+        `expected_revision`).
         """
         check_conversation_id(conversation_id)
         op = ops.Clear(conversation_id, precondition=ops.Precondition.of(expected_revision))
@@ -201,7 +202,8 @@ class AsyncWriting:
         necessary. Messages keep the timestamps they have, and get new sequences.
 
         This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
-        raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        raises RevisionConflictError. `by` as in `update_message`. Raises BatchTooLargeError above 1,000 messages or
+        4 MB.
         """
         return await self._write(said_by(ops.Restore.of(conversation_id, messages, expected_revision), by))
 
@@ -214,7 +216,7 @@ class AsyncWriting:
         by: str | None = None,
     ) -> int:
         """Remove messages by id, archived ones too. Returns how many were removed. Unknown ids are ignored. A removed
-        id may be appended again.
+        id may be appended again. `by` as in `update_message`.
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
@@ -324,8 +326,8 @@ class AsyncWriting:
         """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
-        `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
-        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
+        `metadata` replaces the whole dict. `by` as in `update_message`. A record has at most 100,000 bytes
+        (InvalidInputError). Raises ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
@@ -375,7 +377,8 @@ class AsyncWriting:
         return await self._publish(new_id, forks.fork(conversation_id, new_id, end, user_id))
 
     async def delete_conversation(self, conversation_id: str, *, by: str | None = None) -> bool:
-        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
+        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong. `by`
+        as in `update_message`."""
         check_conversation_id(conversation_id)
         return await self._write(said_by(ops.DeleteConversation(conversation_id), by))
 

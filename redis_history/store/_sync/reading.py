@@ -236,8 +236,9 @@ class Reading:
         limit: int = 100,
     ) -> list[AuditEntry]:
         """Changes that stores with the option `audit` have made, newest first, at most `limit`: what was changed, when
-        and by whom, without content, also in conversations that were deleted since. All given conditions must hold;
-        `since` and `before` are exclusive. It reads the trail from its end.
+        and by whom, without content, also in conversations that were deleted since. Those of `conversation_id`, with
+        this `auditing_id`, `by` this name, after `since` and before `before`, if given. It reads the trail from its
+        end.
         """
         if conversation_id is not None:
             check_conversation_id(conversation_id)

@@ -192,10 +192,11 @@ class ListApprovals(Struct, Op[list[Approval]], frozen=True, kw_only=True):
                 count = min(2 * count, _CHUNK)
             items = [item for item in merged(buckets) if item[1] not in seen]
             seen.update(name for _, name, _ in items)
-            for start in range(0, len(items), _CHUNK):
-                if conversations >= self.limit:
-                    break
-                of_conversations = yield from self._read(items[start : start + _CHUNK], stale, settings)
+            start = 0
+            while start < len(items) and conversations < self.limit:
+                size = min(_CHUNK, self.limit - conversations)
+                of_conversations = yield from self._read(items[start : start + size], stale, settings)
+                start += size
                 conversations += len(of_conversations)
                 found += [one.approval for own in of_conversations for one in own.requests]
         if stale:  # expired conversations, or a former owner's

@@ -38,10 +38,12 @@ _WHAT: Final = {
 
 
 class AuditEntry(Struct, frozen=True, kw_only=True):
-    """A change in the audit trail. `change` is the `event` of its kind in JSON, such as "message_updated", or
-    "conversation_copied" (a fork or an import). `message_ids` are the messages that were changed, deleted, summarized
-    or restored, `fields` the names of changed fields of the record. `by` is who made the change, if the caller said
-    so, and `auditing_id` that of the conversation then."""
+    """A change of `conversation_id` in the audit trail, at `changed_at`.
+
+    `change` is the `event` of its kind in JSON, such as "message_updated", or "conversation_copied" (a fork or an
+    import). `message_ids` are the messages that were changed, deleted or summarized, `fields` the names of changed
+    fields of the record. `by` is who made the change, if the caller said so, and `auditing_id` that of the conversation
+    then."""
 
     changed_at: datetime
     conversation_id: str

@@ -39,7 +39,7 @@ local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q')
 local run = known[1] and cmsgpack.unpack(known[1])
 local waiting = lease == 'R' and known[2]
 local queue = waiting and cmsgpack.unpack(waiting) or {}
-local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, KIND.ENDED, REASON, FIRST, SINCE, FORMER, FREED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, FORMER, FREED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
@@ -90,7 +90,7 @@ local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEP
 
 -- The holder has ended the lease, or is dead: the next one may take it from now on.
 local function free(status, ended)
-  run[STATUS], run[KIND.ENDED], run[FREED], active, expired = status, ended, now, false, false
+  run[STATUS], run[ENDED], run[FREED], active, expired = status, ended, now, false, false
 end
 
 local function begin(id, agent, milliseconds)
@@ -98,7 +98,7 @@ local function begin(id, agent, milliseconds)
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[FIRST] end
   for _, one in ipairs(run and lease == 'R' and {run, unpack(run[FORMER] or {})} or {}) do -- at most 64
-    if #former < KEPT_RUNS and one[KIND.ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end -- at most 10
+    if #former < KEPT_RUNS and one[ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end -- at most 10
   end
   run = {fence, id, agent, 'active', now, now + milliseconds, 0, '', (known[6] or 0) + 1, since, former, 0}
   active = true
