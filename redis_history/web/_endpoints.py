@@ -16,6 +16,7 @@ from redis_history.errors import ConversationExistsError, ConversationNotFoundEr
 from redis_history.formats.json_form import dumps, message_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import Append, ListConversations, Preview, ReadConversation, ReadPage, ReadTogether
+from redis_history.store.operations.base import MAX_BY
 from redis_history.store.operations.listing import FIRST_MESSAGES, Place
 from redis_history.store.search.hits import SearchHits
 from redis_history.values import Conversation, Message, Position
@@ -189,14 +190,8 @@ async def approvals(view: LiveView, request: ApiRequest) -> Response:
 async def decide(view: LiveView, request: ApiRequest) -> Response:
     """Decide on a call that waits for approval. The first decision stands."""
     approved, reason = request.body.get("approved"), request.body.get("reason")
-    user = await view.signed_in(request.http)
-    done = await view.store.decide(
-        request.path["conversation"],
-        request.path["call"],
-        approved,
-        reason=reason,
-        by=None if user is None else user.id,
-    )
+    ids = request.path["conversation"], request.path["call"]
+    done = await view.store.decide(*ids, approved, reason=reason, by=await _by(view, request))
     return answer(approval_shape(done) | {"duplicate": done.duplicate})
 
 
@@ -284,8 +279,15 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def update_conversation(view: LiveView, request: ApiRequest) -> Response:
-    title = request.body.get("title", UNSET)
-    return answer(conversation_shape(await view.store.update_conversation(request.path["conversation"], title=title)))
+    title, by = request.body.get("title", UNSET), await _by(view, request)
+    name = request.path["conversation"]
+    return answer(conversation_shape(await view.store.update_conversation(name, title=title, by=by)))
+
+
+async def _by(view: LiveView, request: ApiRequest) -> str | None:
+    """Who makes a change: the signed-in user."""
+    user = await view.signed_in(request.http)
+    return None if user is None else user.id[:MAX_BY]
 
 
 async def fork(view: LiveView, request: ApiRequest) -> Response:
@@ -300,7 +302,8 @@ async def pin(view: LiveView, request: ApiRequest) -> Response:
     pinned = request.body.get("pinned")
     if not isinstance(pinned, bool):
         raise bad_input("pinned must be true or false")
-    found = await view.store.pin(request.path["conversation"], request.path["message"], pinned=pinned)
+    ids = request.path["conversation"], request.path["message"]
+    found = await view.store.pin(*ids, pinned=pinned, by=await _by(view, request))
     return answer(message_shape(found))
 
 
@@ -311,7 +314,7 @@ async def erase(view: LiveView, request: ApiRequest) -> Response:
 
 async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
-    if not await view.store.delete_conversation(name):
+    if not await view.store.delete_conversation(name, by=await _by(view, request)):
         raise _unknown_conversation(name)
     return Response(status_code=204)
 
@@ -330,8 +333,8 @@ async def stop(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def delete_message(view: LiveView, request: ApiRequest) -> Response:
-    message_id = request.path["message"]
-    if not await view.store.delete_messages(request.path["conversation"], [message_id]):
+    message_id, by = request.path["message"], await _by(view, request)
+    if not await view.store.delete_messages(request.path["conversation"], [message_id], by=by):
         raise _unknown_message(message_id)
     return Response(status_code=204)
 

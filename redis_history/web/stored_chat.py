@@ -14,6 +14,7 @@ from redis_history.errors import ApprovalNotFoundError, ConversationExistsError,
 from redis_history.formats.vercel_ai import approval_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import Append, FindMessage, ReadTogether
+from redis_history.store.operations.base import MAX_BY
 from redis_history.values import Conversation, Message, Participant, Position, ToolUsePart, tool
 from redis_history.values.pairs import open_calls
 from redis_history.web._answers import newest_messages
@@ -209,7 +210,7 @@ class StoredChat:
     async def _respond(self, asked: Asked, stored: Sequence[Message], user: Participant | None) -> bool:
         """Decide on requests for approval as the user responds. Returns whether at least one response was decisive: the
         first response to a request decides."""
-        is_new, by = False, None if user is None else user.id
+        is_new, by = False, None if user is None else user.id[:MAX_BY]
         for request in _requests_in(stored):
             name = request["id"]
             if name in asked.responses and "approved" not in request:
