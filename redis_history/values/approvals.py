@@ -102,6 +102,10 @@ def may_ask(tools: bytes) -> bool:
     return b"w" in tools or b"W" in tools
 
 
+#: The newest open requests of a conversation that are listed.
+MOST_OPEN: Final = 1000
+
+
 class OpenRequest(Struct, array_like=True):
     """A request in the index of its conversation: the id of its message, the digests of the call and of the agent, and
     the time and the sequence of the message."""
@@ -134,6 +138,7 @@ def note_requests(
             requests.append(OpenRequest(message, mark, *position))
         elif kind in b"rR":
             _close(requests, mark)
+    del requests[:-MOST_OPEN]
 
 
 def _marks(tools: bytes) -> Iterator[tuple[bytes, bytes]]:

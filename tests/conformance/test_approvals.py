@@ -337,3 +337,12 @@ async def test_many_conversations_wait(store: Any) -> None:
         await store.append(f"c{number}", asking(str(number)))
     assert [call for _, call in await open_calls(store, limit=1000)] == [str(number) for number in range(150)]
     assert [call for _, call in await open_calls(store, limit=100)] == [str(number) for number in range(100)]
+
+
+async def test_the_newest_requests_of_a_conversation_are_listed(store: Any) -> None:
+    for start in (0, 600):
+        await store.append_many("c", [asking(str(number)) for number in range(start, start + 600)])
+    found = await open_calls(store, limit=2000)
+    assert [call for _, call in found] == [str(number) for number in range(200, 1200)]
+    await store.append("c", tool(tool_result("1199", "done")))
+    assert len(await store.list_approvals(limit=2000)) == 999

@@ -204,7 +204,7 @@ if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then
 announce(revision, now, owners)
 if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARGV[6] ~= '') then
   for _, one in ipairs(approvals.marked) do approvals.note(one[1], one[2], one[3], one[4]) end
-  approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives)
+  approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives, replace or excess > 0)
 end
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end

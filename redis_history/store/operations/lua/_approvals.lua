@@ -8,6 +8,7 @@
 -- a script has at most 200 locals.
 local approvals = {}
 do
+  local MOST = 1000 -- open requests of a conversation, so that no script takes long; as MOST_OPEN in values/approvals.py
   -- Reads the requests. `packed`: field '?', if the caller has it; '' if there is none.
   function approvals.load(packed)
     packed = packed or redis.call('HGET', state, '?')
@@ -83,27 +84,34 @@ do
     end)
   end
 
-  -- Whether a message is where it was. (No compaction takes a call that lacks a result, so it cannot be in an archive.)
-  local function is_present(field, sequence)
-    local place = redis.call('HGET', state, field)
-    if not place then return false end
-    local _, present = place_of(place)
-    return present == sequence
-  end
-
-  -- Writes the requests without those of removed messages, and the lists of the owner and the agent.
-  function approvals.keep(owners, ttl)
-    if not approvals.open then return end
+  -- Removes the requests whose messages are gone. (No compaction takes a call that lacks a result, so they are in no archive.)
+  local function prune()
     use_places()
-    local kept, packed, first = {}, {}, nil
-    for _, one in ipairs(approvals.open) do
-      if is_present(one[1], one[4]) then
-        packed[#packed + 1] = one[1] .. char(#one[2]) .. one[2] .. pack('>i7I6', one[3], one[4])
-        kept[#kept + 1] = one
-        if not first or one[3] < first then first = one[3] end
+    local kept, open = {}, approvals.open
+    for start = 1, #open, 1000 do
+      local fields = {}
+      for i = start, math.min(start + 999, #open) do fields[#fields + 1] = open[i][1] end
+      for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 1,000
+        local one = open[start + i - 1]
+        local _, sequence
+        if place then _, sequence = place_of(place) end
+        if sequence == one[4] then kept[#kept + 1] = one end
       end
     end
-    if #kept > 0 then
+    approvals.open = kept
+  end
+
+  -- Writes the requests, and the lists of the owner and the agent. `removed`: messages may have been removed.
+  function approvals.keep(owners, ttl, removed)
+    if not approvals.open then return end
+    if removed then prune() end
+    while #approvals.open > MOST do table.remove(approvals.open, 1) end
+    local packed, first = {}, nil
+    for i, one in ipairs(approvals.open) do
+      packed[i] = one[1] .. char(#one[2]) .. one[2] .. pack('>i7I6', one[3], one[4])
+      if not first or one[3] < first then first = one[3] end
+    end
+    if first then
       redis.call('HSET', state, '?', table.concat(packed), 'O', '1')
     else
       redis.call('HDEL', state, '?')
@@ -121,6 +129,6 @@ do
         end
       end
     end
-    approvals.open = #kept > 0 and kept or nil
+    if not first then approvals.open = nil end
   end
 end

@@ -83,7 +83,7 @@ local function use_journal()
   -- The last writes of a change. Returns the outcome. `ttl`, `generation`, `archived`: see live.
   function close_change(seen, outcome, revision, now, ttl, generation, archived)
     announce(revision, now, owners())
-    approvals.keep(owners(), ARGV[6] ~= '' and ARGV[6] or ttl)
+    approvals.keep(owners(), ARGV[6] ~= '' and ARGV[6] or ttl, true)
     live(ARGV[6], now, ttl, generation, archived)
     return concluded(seen, true, outcome)
   end
