@@ -14,7 +14,16 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, assistant, tool_use, user
 from redis_history.errors import MessageNotFoundError
-from redis_history.store.operations import NoteFork
+from redis_history.store.operations import (
+    ChangeTurns,
+    Claim,
+    LeaveRun,
+    LookForTurns,
+    NoteFork,
+    RingWorker,
+    TakeRun,
+    TakeSeat,
+)
 from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.scripts import SCRIPTS
 from tests.conftest import Servers
@@ -28,6 +37,8 @@ KINDS: Final = {
     "list": r"[uvf]:\w+",
     "approvals": r"a(:[uv]\w+)?",
     "trail": r"e",
+    "turns": r"[qh]|q(:[0-9a-f]{40}){1,2}",
+    "seats": r"k(:[0-9a-f]{40}){2}",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",
@@ -173,9 +184,40 @@ def _work(cluster: RealCluster, namespace: str) -> None:
             for conversation_id, one in (("gone", brief), (_neighbor("gone"), store)):
                 one.append(conversation_id, assistant(tool_use("call", "pay", needs_approval=True)))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+            brief.ask("gone", user("x"))
+            wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+            assert not store.list_turns()
+        _work_on_turns(store)
         store.snapshot("gone")
         store.list_conversations()
         store.list_approvals()
+
+
+def _work_on_turns(store: HistoryStore) -> None:
+    """All operations on turns, of a conversation with an owner and of another one."""
+    store.create_conversation(Conversation("t", user_id="u"))
+    for name in ("t", "t2"):
+        for agent in ("a", None):
+            store.ask(name, user("x"), agent_name=agent)
+        with store.run(name):
+            store.ask(name, user("y"))
+        store.backend.execute(ChangeTurns(name, "wait", "a", False))
+        store.retry_turn(name, agent_name="a")
+    assert not store.list_turns(status="parked")
+    look = store.backend.execute(LookForTurns(None))
+    assert {one.conversation_id for one in look.candidates} >= {"t", "t2"}
+    for one in look.candidates:
+        op = TakeRun(one.conversation_id, (("0" * 16, None),), False, claim=Claim(None, 2, 0, 0, one.queue))
+        run = store.backend.execute(op)
+        store.backend.execute(RingWorker(one.conversation_id, "a"))
+        if run.fence is not None:
+            store.backend.execute(LeaveRun(one.conversation_id, ("0" * 16,)))
+    store.backend.execute(TakeSeat(None, "u", "1", 1, 60.0))
+    assert store.drop_turn("t2")
+    store.clear("t")
+    assert not store.list_turns()
+    store.ask("t", user("z"))
+    store.delete_conversation("t")
 
 
 def _neighbor(conversation_id: str) -> str:

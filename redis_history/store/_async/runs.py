@@ -23,7 +23,7 @@ from redis_history.errors import (
 )
 from redis_history.store import operations as ops
 from redis_history.store import refusals
-from redis_history.store._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
+from redis_history.store._async._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
 from redis_history.values import Message, Role, tool, tool_result
@@ -32,6 +32,7 @@ from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.parts import ToolUsePart
 from redis_history.values.runs import RunStatus
+from redis_history.values.turns import Turn
 
 _logger = logging.getLogger("redis_history")
 
@@ -82,6 +83,28 @@ class AsyncRun:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
+        self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
+        self._turn: Turn | None = None
+        self._suspended = False
+        self._error_name: str | None = None
+
+    @classmethod
+    def of_turn(cls, store: Any, conversation_id: str, run_id: str, taken: ops.RunOutcome) -> Self:
+        """The run that a worker has taken with a turn."""
+        run = cls(store, conversation_id, taken.turn.turn.agent_name if taken.turn else None, 0.0, CAN_CANCEL)
+        run.run_id, run._taken = run_id, taken
+        return run
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that this run answers, if a worker began it: `turn.messages`, `turn.attempt`, `turn.interrupted`."""
+        return self._turn
+
+    def suspend_turn(self) -> None:
+        """Leave the turn waiting when this run ends without an error, because a person has to decide something first.
+        `store.retry_turn`, or a further question, makes it owed again."""
+        self._fence_of_run()
+        self._suspended = True
 
     @property
     def stop_requested(self) -> bool:
@@ -172,10 +195,15 @@ class AsyncRun:
         return self
 
     async def _begin(self) -> None:
-        await self._store._runs.take(self, self._wait)
+        if self._taken is None:
+            await self._store._runs.take(self, self._wait)
+        else:
+            await self._store._runs.hold(self, self._taken)
         try:
-            await self._messages.begin()
+            await self._messages.begin(0 if self._taken is None else self._first)
             await self._settle_former()
+            if self._taken is not None and self._taken.turn is not None:
+                self._turn = await self._read_turn(*self._taken.turn)
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
@@ -190,6 +218,7 @@ class AsyncRun:
         elif error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
         stopped = self._is_own_cancellation(error)
+        self._error_name = None if kind is None else kind.__name__
 
         async def end() -> None:
             await self._end(status)
@@ -226,10 +255,12 @@ class AsyncRun:
             if fence is None:  # a request for the run may still be under way, or have succeeded
                 await self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
-                ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
+                op = ops.EndRun(self.conversation_id, fence, status, turn=self._end_of_turn(status))
+                ended = await self._store.backend.execute(op)
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     await self._settle_own("stopped")
-                    ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
+                    op = replace(op, status="stopped", turn=self._end_of_turn("stopped"))
+                    ended = await self._store.backend.execute(op)
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -241,6 +272,25 @@ class AsyncRun:
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
+
+    def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd | None:
+        """What becomes of the turn that this run answers."""
+        if self._taken is None:
+            return None
+        if status == "completed" and self._suspended:
+            return ops.TurnEnd("wait")
+        if status in ("completed", "stopped"):
+            return ops.TurnEnd("done", self._messages.taken_up)
+        return ops.TurnEnd(self._error_name or "Exception" if status == "failed" else "back")
+
+    async def _read_turn(self, turn: Turn, since: int) -> Turn:
+        """The turn with the messages that asked, and the partial reply of the attempt before."""
+        found = await self._store.backend.execute(
+            ops.ReadTogether(tuple(ops.FindMessage(self.conversation_id, one) for one in turn.message_ids))
+        )
+        messages = tuple(message for message in found if message is not None)
+        interrupted = await self._messages.interrupted_since(since, self._first) if turn.attempt > 1 else None
+        return replace(turn, messages=messages, interrupted=interrupted)
 
     async def _settle_own(self, status: RunStatus) -> None:
         await self._settle(await self._messages.own_open_calls(), "stopped" if status == "stopped" else "interrupted")
@@ -324,6 +374,18 @@ class AsyncRun:
             if self._canceller is not None:
                 self._canceller.cancel()
         return True
+
+    async def _give_back(self) -> None:
+        """Of a worker that ends: its turn is owed again at once. What the holder still writes is refused."""
+        fence = self._fence
+        if fence is None or self._ended or CAN_CANCEL:  # the end of a cancelled task does it
+            return
+        op = ops.EndRun(self.conversation_id, fence, "interrupted", turn=ops.TurnEnd("back"))
+        try:
+            await self._store.backend.execute(op)
+        except RedisHistoryError as error:  # the run expires
+            _logger.warning("a turn of conversation %r was not given back: %s", self.conversation_id[:80], error)
+        self._lose()
 
     def _lose(self) -> None:
         self._lost = True

@@ -42,11 +42,13 @@ _BATCH: Final = 1000
 
 
 class Topic(NamedTuple):
-    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to."""
+    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to. `of_turns`: a
+    channel whose messages name a conversation; in a cluster, each node counts its own listeners."""
 
     name: bytes
     is_pattern: bool = False
     only_published: bool = False
+    of_turns: bool = False
 
 
 class Channel(NamedTuple):
@@ -209,7 +211,7 @@ class Doorbell:
 
     def _channels(self, topic: Topic) -> list[Channel]:
         names = [] if topic.only_published else [self._prefix + topic.name]
-        if self.hears_published and not self._forbidden:
+        if (self.hears_published or topic.of_turns) and not self._forbidden:
             names.append(topic.name)
         return [Channel(name, topic.is_pattern) for name in names]
 
@@ -229,6 +231,10 @@ class Doorbell:
         for topic in (Topic(name, kind.startswith("p")), Topic(name, only_published=True)):
             for wake in [*self._watchers.get(topic, ())]:
                 call_wake(topic, wake, conversation_id)
+        of_turns = Topic(name, only_published=True, of_turns=True)
+        for wake in [*self._watchers.get(of_turns, ())]:
+            named = Keyspace.name_to_id(_bytes(message["data"])) if kind == "message" else None
+            call_wake(of_turns, wake, named or None)
 
     def _log(self, error: Exception) -> None:
         if not isinstance(error, ResponseError) or is_transient(error):
@@ -240,7 +246,7 @@ class Doorbell:
 
 
 def call_wake(topic: Topic, wake: Any, conversation_id: str | None) -> None:
-    if topic.is_pattern:
+    if topic.is_pattern or topic.of_turns:
         wake(conversation_id)
     else:
         wake()

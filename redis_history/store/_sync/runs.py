@@ -24,7 +24,7 @@ from redis_history.errors import (
 )
 from redis_history.store import operations as ops
 from redis_history.store import refusals
-from redis_history.store._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
+from redis_history.store._sync._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.run_messages import RunMessages
 from redis_history.values import Message, Role, tool, tool_result
@@ -33,6 +33,7 @@ from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.parts import ToolUsePart
 from redis_history.values.runs import RunStatus
+from redis_history.values.turns import Turn
 
 _logger = logging.getLogger("redis_history")
 
@@ -83,6 +84,28 @@ class Run:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[Reply] = []  # that may not have ended
+        self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
+        self._turn: Turn | None = None
+        self._suspended = False
+        self._error_name: str | None = None
+
+    @classmethod
+    def of_turn(cls, store: Any, conversation_id: str, run_id: str, taken: ops.RunOutcome) -> Self:
+        """The run that a worker has taken with a turn."""
+        run = cls(store, conversation_id, taken.turn.turn.agent_name if taken.turn else None, 0.0, CAN_CANCEL)
+        run.run_id, run._taken = run_id, taken
+        return run
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that this run answers, if a worker began it: `turn.messages`, `turn.attempt`, `turn.interrupted`."""
+        return self._turn
+
+    def suspend_turn(self) -> None:
+        """Leave the turn waiting when this run ends without an error, because a person has to decide something first.
+        `store.retry_turn`, or a further question, makes it owed again."""
+        self._fence_of_run()
+        self._suspended = True
 
     @property
     def stop_requested(self) -> bool:
@@ -169,10 +192,15 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        self._store._runs.take(self, self._wait)
+        if self._taken is None:
+            self._store._runs.take(self, self._wait)
+        else:
+            self._store._runs.hold(self, self._taken)
         try:
-            self._messages.begin()
+            self._messages.begin(0 if self._taken is None else self._first)
             self._settle_former()
+            if self._taken is not None and self._taken.turn is not None:
+                self._turn = self._read_turn(*self._taken.turn)
         except BaseException:
             uninterrupted(self._abandon, self._unfinished)
             raise
@@ -187,6 +215,7 @@ class Run:
         elif error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
         stopped = self._is_own_cancellation(error)
+        self._error_name = None if kind is None else kind.__name__
 
         def end() -> None:
             self._end(status)
@@ -223,10 +252,12 @@ class Run:
             if fence is None:  # a request for the run may still be under way, or have succeeded
                 self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
-                ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
+                op = ops.EndRun(self.conversation_id, fence, status, turn=self._end_of_turn(status))
+                ended = self._store.backend.execute(op)
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     self._settle_own("stopped")
-                    ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
+                    op = replace(op, status="stopped", turn=self._end_of_turn("stopped"))
+                    ended = self._store.backend.execute(op)
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -238,6 +269,25 @@ class Run:
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
+
+    def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd | None:
+        """What becomes of the turn that this run answers."""
+        if self._taken is None:
+            return None
+        if status == "completed" and self._suspended:
+            return ops.TurnEnd("wait")
+        if status in ("completed", "stopped"):
+            return ops.TurnEnd("done", self._messages.taken_up)
+        return ops.TurnEnd(self._error_name or "Exception" if status == "failed" else "back")
+
+    def _read_turn(self, turn: Turn, since: int) -> Turn:
+        """The turn with the messages that asked, and the partial reply of the attempt before."""
+        found = self._store.backend.execute(
+            ops.ReadTogether(tuple(ops.FindMessage(self.conversation_id, one) for one in turn.message_ids))
+        )
+        messages = tuple(message for message in found if message is not None)
+        interrupted = self._messages.interrupted_since(since, self._first) if turn.attempt > 1 else None
+        return replace(turn, messages=messages, interrupted=interrupted)
 
     def _settle_own(self, status: RunStatus) -> None:
         self._settle(self._messages.own_open_calls(), "stopped" if status == "stopped" else "interrupted")
@@ -321,6 +371,18 @@ class Run:
             if self._canceller is not None:
                 self._canceller.cancel()
         return True
+
+    def _give_back(self) -> None:
+        """Of a worker that ends: its turn is owed again at once. What the holder still writes is refused."""
+        fence = self._fence
+        if fence is None or self._ended or CAN_CANCEL:  # the end of an interrupt does it
+            return
+        op = ops.EndRun(self.conversation_id, fence, "interrupted", turn=ops.TurnEnd("back"))
+        try:
+            self._store.backend.execute(op)
+        except RedisHistoryError as error:  # the run expires
+            _logger.warning("a turn of conversation %r was not given back: %s", self.conversation_id[:80], error)
+        self._lose()
 
     def _lose(self) -> None:
         self._lost = True

@@ -16,6 +16,7 @@ import msgspec
 
 from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
+from redis_history.store.memory.owed import Turns
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
 from redis_history.values.approvals import OpenRequest, may_ask, note_requests
@@ -225,6 +226,8 @@ class ConversationState:
     replies: dict[str, Reply] = field(default_factory=dict)
     #: The open requests for approval, oldest first.
     requests: list[OpenRequest] = field(default_factory=list)
+    #: Whether there were any after the last change.
+    asked: bool = False
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)
 
@@ -376,6 +379,7 @@ class Space:
     warned: set[str] = field(default_factory=set)
     drafts: MutableMapping[str, Draft] = field(default_factory=dict)
     runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
     #: Functions to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 
@@ -465,6 +469,9 @@ class Space:
         conversation.log.append(change)
         self.note(op.conversation_id, conversation, change)
         self.renew(conversation)
+        if conversation.asked and not conversation.requests:
+            self.turns.owe_waiting(self, op.conversation_id)
+        conversation.asked = bool(conversation.requests)
         return conversation.revision
 
     def note(self, conversation_id: str, conversation: ConversationState, change: Change) -> None:
@@ -503,6 +510,7 @@ class Space:
             del self.ended[name]
             self.drop_runs(name, of_deleted=True)
         self.ended[conversation_id] = token, now + _ENDED
+        self.turns.forget(conversation_id)
         del self.conversations[conversation_id]
 
     def draft(self, token: str) -> Draft:
@@ -526,8 +534,11 @@ class Space:
 
     def runs_of(self, conversation_id: str, kind: LeaseKind = "run") -> Runs:
         runs = self.runs.setdefault((conversation_id, kind), Runs())
+        before = runs.active
         if runs.refresh():
             self.announce(conversation_id)
+        if before is not None and runs.active is None and kind == "run":
+            self.turns.died(self, conversation_id, before.fence.fence)
         return runs
 
     def run_now(self, conversation_id: str) -> tuple[RunInfo | None, float | None]:

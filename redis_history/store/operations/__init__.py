@@ -7,6 +7,7 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 """
 
 from redis_history.store.changelog import Changes
+from redis_history.store.claims import Action, Asking, Candidate, Claim, Look, Taken, TurnEnd
 from redis_history.store.operations.append import Append, Restore
 from redis_history.store.operations.approvals import Decision, ListApprovals, ReadOpen, find_request
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
@@ -31,20 +32,36 @@ from redis_history.store.operations.read_changes import Head, ReadChanges, ReadH
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
 from redis_history.store.operations.run import EndRun, KeepRuns, LeaveRun, ReadRun, RunOutcome, StopRun, TakeRun
 from redis_history.store.operations.stream import GrowReply
+from redis_history.store.operations.turn import (
+    ChangeTurns,
+    CountTurns,
+    ListTurns,
+    LookForTurns,
+    Postpone,
+    ReadTurns,
+    RingWorker,
+    TakeSeat,
+)
 from redis_history.store.operations.update import ReplyEnd, UpdateMessage
 from redis_history.store.writes import ANY, Appended, Entry, LeaseKind, Precondition, RunFence
 
 __all__ = [
     "ANY",
+    "Action",
     "Append",
     "Appended",
     "Archive",
+    "Asking",
     "AuditEntry",
+    "Candidate",
+    "ChangeTurns",
     "Changes",
+    "Claim",
     "Clear",
     "Compact",
     "Compacted",
     "CountConversations",
+    "CountTurns",
     "Decision",
     "DeleteConversation",
     "DeleteMessages",
@@ -65,9 +82,13 @@ __all__ = [
     "ListApprovals",
     "ListConversations",
     "ListPreviews",
+    "ListTurns",
+    "Look",
+    "LookForTurns",
     "NoteFork",
     "Op",
     "Page",
+    "Postpone",
     "Precondition",
     "Preview",
     "Publish",
@@ -82,8 +103,10 @@ __all__ = [
     "ReadRun",
     "ReadTogether",
     "ReadTrail",
+    "ReadTurns",
     "ReplyEnd",
     "Restore",
+    "RingWorker",
     "RunFence",
     "RunOutcome",
     "ScanConversations",
@@ -93,6 +116,9 @@ __all__ = [
     "StopRun",
     "StoredArchive",
     "TakeRun",
+    "TakeSeat",
+    "Taken",
+    "TurnEnd",
     "UpdateMessage",
     "Write",
     "WriteDraft",

@@ -3,7 +3,8 @@
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
 --       for approval   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each), and for a message that asks for an answer,
+--       MessagePack of the agent's name, the time in milliseconds, and its id; then three for each message, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -15,7 +16,7 @@
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
--- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
+-- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
 local replace = sub(ARGV[10], 1, 1) == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
@@ -50,6 +51,15 @@ local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or as
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
+local asked -- agent, time, id; and what else the turn needs
+if #ARGV[12] > 18 then
+-- include _turns
+  asked = cmsgpack.unpack(sub(ARGV[12], 19))
+  asked.turns, asked.owner, asked.run = unpack(redis.call('HMGET', state, 'P', 'U', 'R')) -- at most 3
+  asked.turns = owed.read(asked.turns)
+  asked.refused = #asked.turns >= owed.most and not owed.find(asked.turns, asked[1])
+  unusual = unusual or asked.refused
+end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
 if unusual or begins then
@@ -58,7 +68,7 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked then
+if unusual or owner or agent or forked or asked then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -73,6 +83,7 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
+if asked and asked.refused then return ended({'turns'}) end
 if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
@@ -85,7 +96,12 @@ elseif owners then
 end
 if byte(ARGV[10], 2) or open then
   needed, approvals.marked = needed or {}, {} -- messages with calls or results
-  for _, list in ipairs(approvals.lists({owner, agent})) do needed[#needed + 1] = list end
+  for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
+end
+if asked and in_cluster() then
+  needed = needed or {}
+  for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
+  for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
 end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
@@ -207,6 +223,9 @@ if approvals and approvals.marked and (#approvals.marked > 0 or replace or exces
   approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives, replace or excess > 0)
 end
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
+if asked and added > 0 then
+  owed.ask(asked.turns, asked[1], asked.owner, {asked[3]}, asked[2], math.floor(now / 1000), owed.busy_until(asked.run))
+end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

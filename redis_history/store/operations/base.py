@@ -19,7 +19,7 @@ from redis_history.errors import CorruptDataError, DurabilityError, InvalidInput
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys, is_list
+from redis_history.store.operations.keys import ConversationKeys, is_list, is_of_turns
 from redis_history.store.operations.scripts import Script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import ANY, Precondition, RunFence
@@ -181,11 +181,20 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
 
 #: The conversations of which the lists are remembered.
 _KNOWN_LISTS: Final = 10_000
+_MOST_TURN_KEYS: Final = 10
 
 
-def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -> Steps[Any]:
-    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`:
-    see `Settings`."""
+def with_turn_keys(call: Call, settings: Settings) -> Call:
+    """A call that changes turns, with the keys that scripts have asked for in a cluster."""
+    known = settings.turn_keys.get(call.key, []) if settings.cluster else []
+    return replace(call, keys=(*call.keys, *(key for key in known if key not in call.keys)))
+
+
+def with_extra_keys(
+    call: Call, lists: dict[bytes, list[bytes]] | None = None, turn_keys: dict[bytes, list[bytes]] | None = None
+) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`
+    and `turn_keys`: see `Settings`."""
     known = lists.get(call.key) if lists else None
     call = replace(call, decode=as_is, keys=(*call.keys, *known) if known else call.keys)
     reply = yield call
@@ -194,6 +203,10 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
             if len(lists) >= _KNOWN_LISTS:
                 lists.clear()
             lists[call.key] = asked
+        if turn_keys is not None and (of_turns := [key for key in missing if is_of_turns(key)]):
+            if len(turn_keys) >= _KNOWN_LISTS:
+                turn_keys.clear()
+            turn_keys[call.key] = list(dict.fromkeys((*turn_keys.get(call.key, ()), *of_turns)))[-_MOST_TURN_KEYS:]
         call = replace(call, keys=(*call.keys, *missing))
         reply = yield call
     return reply
@@ -323,7 +336,7 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
             call = replace(call, decode=confirmed, confirm=settings.confirm)
         if after is None and drop is None and not settings.cluster:
             return (yield call)
-        reply = yield from with_extra_keys(call, settings.lists)
+        reply = yield from with_extra_keys(call, settings.lists, settings.turn_keys)
         own = reply if settings.confirm is None else reply[0]
         if drop is not None and type(own) is list and own[0] == b"forks":
             _, own, forks = own
@@ -367,6 +380,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
             raise refusals.conversation_missing(self.conversation_id)
         if kind == b"exists":
             raise refusals.conversation_exists(self.conversation_id, reply[1])
+        if kind == b"turns":
+            raise refusals.too_many_turns(self.conversation_id)
         if kind == b"run":
             raise refusals.run_lost(self.conversation_id)
         raise refusals.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)

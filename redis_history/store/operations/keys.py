@@ -17,6 +17,12 @@
                                                    approval, by the time of the oldest; a:u<digest> those of a
                                                    user_id, a:v<digest> of an agent_name
     rh2:{<namespace>:<bucket>}:e                   list: the audit trail of the bucket's conversations
+    rh2:{<namespace>:<bucket>}:q                   sorted set: the bucket's conversations with a turn that is owed or
+                                                   running, by the time of the question
+    rh2:{<namespace>:<bucket>}:h                   sorted set: those with a turn that waits or is parked
+    rh2:{<namespace>:<bucket>}:q:<digest>          sorted set: the turns of an agent, by the time when they are due
+    rh2:{<namespace>:<bucket>}:q:<digest>:<digest>    sorted set: those of an agent and an owner
+    rh2:{<namespace>:<bucket>}:k:<digest>:<digest>    sorted set: the runs of an agent and an owner, where limited
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -46,8 +52,14 @@ _MAX_NAMESPACE_BYTES: Final = 128
 
 
 def is_list(key: bytes) -> bool:
-    """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
-    return len(key.rpartition(b":")[2]) == 40
+    """Whether it is the list of an owner, an agent or forks. Only these and the keys of turns end with a SHA-1."""
+    _, kind, digest = (b"", b"", *key.rsplit(b":", 2))[-3:]
+    return len(digest) == 40 and kind in (b"u", b"v", b"f")
+
+
+def is_of_turns(key: bytes) -> bool:
+    """Whether it lists turns."""
+    return key[key.find(b"}:") + 2 :].split(b":")[0] in (b"q", b"h") and not key.endswith((b":s", b":m", b":l"))
 
 
 class ConversationKeys(NamedTuple):
@@ -143,6 +155,29 @@ class Keyspace:
     def trails(self) -> list[bytes]:
         """The key of each bucket's audit trail."""
         return [key[:-1] + b"e" for key in self.registries()]
+
+    def turn_lists(self, *, open: bool) -> list[bytes]:
+        """The key of each bucket's list of conversations with a turn that is owed or running, or waits or is parked."""
+        kind = b"q" if open else b"h"
+        return [b"%b%02x}:%b" % (self._prefix, bucket, kind) for bucket in range(BUCKETS)]
+
+    def turn_index(self, agent_name: str | None, bucket: int) -> bytes:
+        """What the workers of an agent look at. Scripts also make this key."""
+        digest = hashlib.sha1((agent_name or "").encode(), usedforsecurity=False).hexdigest().encode()
+        return b"%b%02x}:q:%b" % (self._prefix, bucket, digest)
+
+    def turn_indexes(self, agent_name: str | None) -> list[bytes]:
+        return [self.turn_index(agent_name, bucket) for bucket in range(BUCKETS)]
+
+    def seats(self, agent_name: str | None, owner: int | str) -> bytes:
+        """The runs of an owner that workers of an agent make now, where their number is limited."""
+        digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+        index = self.turn_index(agent_name, zlib.crc32(digest) % BUCKETS)
+        return index.replace(b"}:q:", b"}:k:") + b":" + digest
+
+    def worker_channel(self, agent_name: str | None, number: int) -> bytes:
+        """A channel that wakes an idle worker of an agent. Scripts also make this name."""
+        return self.turn_index(agent_name, 0).replace(b"}:q:", b"}:w:") + b":%d" % number
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

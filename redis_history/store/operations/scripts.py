@@ -23,10 +23,12 @@ class Script(NamedTuple):
 def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
     declared: list[bytes] = []
-    source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
+    source = _source(*preludes, name)
+    while _INCLUDE.search(source):  # an included file may include others
+        source = _INCLUDE.sub(partial(_included, declared), source)
     source = _KIND.sub(lambda found: b"%d" % getattr(Kind, found[1].decode()), source)
     if declared:
-        source = b"local %b\n%b" % (b", ".join(declared), source)
+        source = b"local %b\n%b" % (b", ".join(dict.fromkeys(declared)), source)
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     SCRIPTS[name] = Script(name, sha, source, asks)
     return SCRIPTS[name]

@@ -123,7 +123,8 @@ class Settings:
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
     `contact_of`: with the server of a key.
     `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
-    the next write takes one round trip. `audit`: seconds for which the audit trail keeps changes; None: there is none.
+    the next write takes one round trip. `turn_keys`: the same of the keys of turns, for calls that change turns.
+    `audit`: seconds for which the audit trail keeps changes; None: there is none.
     """
 
     keyspace: Keyspace
@@ -138,6 +139,7 @@ class Settings:
     contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)
+    turn_keys: dict[bytes, list[bytes]] = field(default_factory=dict)
     audit: float | None = None
 
     @cached_property

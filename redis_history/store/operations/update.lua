@@ -17,7 +17,7 @@ local names = contents_in(archives_due(known[5], known[8]), known[12])
 local marks = string.sub(ARGV[12], 6)
 local asks = approvals.asks(marks)
 if asks and not approvals.open then
-  for _, list in ipairs(approvals.lists(owners())) do names[#names + 1] = list end
+  for _, list in ipairs(approvals.keys(owners())) do names[#names + 1] = list end
 end
 if place then note_archives(names, place) end
 local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])

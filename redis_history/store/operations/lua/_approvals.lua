@@ -9,10 +9,15 @@
 local approvals = {}
 do
   local MOST = 1000 -- open requests of a conversation, so that no script takes long; as MOST_OPEN in values/approvals.py
-  -- Reads the requests. `packed`: field '?', if the caller has it; '' if there is none.
+  -- Reads the requests, and the turns that may wait for them. `packed`: field '?', if the caller has it; '' if there is none.
   function approvals.load(packed)
     packed = packed or redis.call('HGET', state, '?')
     approvals.open = packed and packed ~= '' and requests_in(packed) or nil
+    local turns = approvals.open and redis.call('HGET', state, 'P')
+    if turns then
+-- include _turns
+      approvals.turns = owed.read(turns)
+    end
   end
 
   -- The bucket's lists for the owner and the agent.
@@ -28,6 +33,13 @@ do
   -- The same if there are open requests.
   function approvals.lists_if_open(owners)
     return approvals.open and approvals.lists(owners) or {}
+  end
+
+  -- The keys that a change of the requests may touch, which the call must declare.
+  function approvals.keys(owners)
+    local names = approvals.lists(owners)
+    for _, name in ipairs(approvals.turns and owed.keys(approvals.turns) or {}) do names[#names + 1] = name end
+    return names
   end
 
   -- Calls a function with the kind and the digests of each mark of a message: see _member.lua.
@@ -129,6 +141,11 @@ do
         end
       end
     end
-    if not first then approvals.open = nil end
+    if not first then
+      approvals.open = nil
+      -- Nothing is left to wait for.
+      local turns = approvals.turns
+      if turns and owed.owe_waiting(turns, math.floor(clock() / 1000)) then owed.save(turns) end
+    end
   end
 end

@@ -56,7 +56,7 @@ local function contents_in(archives, streaming)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
   if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
   if not approvals.open then approvals.load() end
-  for _, list in ipairs(approvals.open and approvals.lists(owners()) or {}) do names[#names + 1] = list end
+  for _, list in ipairs(approvals.open and approvals.keys(owners()) or {}) do names[#names + 1] = list end
   return names
 end
 
