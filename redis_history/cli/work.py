@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import click
-from msgspec import structs
 
 from redis_history.agents._async.turn_worker import AsyncWorker
 from redis_history.agents._sync.turn_worker import Worker
@@ -22,6 +21,7 @@ from redis_history.cli._output import counted, name
 from redis_history.cli._stores import connect, open_store, search_options
 from redis_history.cli._timeline import describe_turn
 from redis_history.cli.commands import FAILED, Context, define
+from redis_history.formats.json_form import to_json
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync.store import HistoryStore
 from redis_history.values._validation import is_coroutine_function
@@ -147,6 +147,6 @@ def _row(turn: Turn) -> list[str]:
 
 
 def _shape(turn: Turn) -> dict[str, Any]:
-    fields = structs.asdict(turn)
+    fields: dict[str, Any] = to_json(turn)
     del fields["messages"], fields["interrupted"]
     return fields

@@ -40,8 +40,8 @@ from redis_history.values.turns import ATTEMPTS, CHANNELS, FIRST_WAIT, LONGEST_W
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between looks of an idle worker. In a cluster a look takes a command for each of 64 buckets, so it is rare while
-#: nothing happens, and otherwise often enough to notice a worker that has died.
+#: Seconds between looks of an idle worker. In a cluster a look takes a command for each of 64 buckets, so it is rare
+#: while nothing happens, and otherwise often enough to notice a worker that has died.
 _POLL: Final = 5.0
 _POLL_OF_CLUSTER: Final = 10.0
 _POLL_OF_QUIET_CLUSTER: Final = 80.0
@@ -182,6 +182,7 @@ class AsyncWorker:
         else:
             self._hints.append(conversation_id)
             self._busy_at = time.monotonic()
+            self._look_at = min(self._look_at, self._busy_at + self._poll)
         self._wake()
 
     # Finding turns

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
+import msgspec
 
 from redis_history.store import refusals
 from redis_history.store.claims import Asking, Candidate, Claim, Look, Taken, TurnEnd
@@ -100,11 +100,17 @@ class Turns:
 
     def of(self, space: Space, conversation_id: str) -> tuple[Turn, ...]:
         conversation = space.find(conversation_id)
-        user_id = conversation.record.get("user_id") if conversation is not None else None
-        return tuple(_shown(conversation_id, one, user_id) for one in self._present(space, conversation_id))
+        if conversation is None:
+            return ()
+        user_id = conversation.record.get("user_id")
+        left = [
+            replace(state, asks=[ask for ask in state.asks if ask.message_id in conversation.stored])
+            for state in self.states.get(conversation_id, ())
+        ]
+        return tuple(_shown(conversation_id, state, user_id) for state in left if state.asks)
 
     def _present(self, space: Space, conversation_id: str) -> list[TurnState]:
-        """The turns, without deleted messages."""
+        """The turns, from which deleted messages are removed."""
         states = self.states.get(conversation_id)
         if states is None:
             return []
@@ -229,7 +235,7 @@ class Turns:
             if state.status == "running" and state.fence == run.fence.fence:
                 turn = _shown(conversation_id, state, None)
                 ids = tuple(ask.message_id for ask in state.asks if ask.claimed)
-                return Taken(replace(turn, message_ids=ids), state.since)
+                return Taken(msgspec.structs.replace(turn, message_ids=ids), state.since)
         return None
 
     def settle(self, space: Space, conversation_id: str, fence: int, end: TurnEnd) -> None:

@@ -124,9 +124,9 @@ local function free(status, ended, how, ids)
   end
 end
 
--- The turn that this worker may take now. What workers see of another one is corrected.
+-- The turn that this worker may take now. What workers see of another one is corrected. A full server refuses to begin, because
+-- the answer could not be stored: its turn would be parked.
 local function turn_to_take()
-  redis.call('HDEL', state, 'z') -- takes no memory, see `store`
   local agent, pruned = claim[1], owed.prune(turns, true)
   local turn = owed.find(turns, agent)
   if turn and turn[TURN.status] == 'running' and not (active and turn[TURN.fence] == run[FENCE]) then
