@@ -74,7 +74,7 @@ offset = click.option("--offset", type=Number(0), default=0, help="Skip the firs
 #: Parameters `user_id` and `agent_name`.
 owners = _all(
     click.option("--user", "user_id", metavar="ID", type=owner_of,
-                 help="Only conversations of this owner: 1 is the number, '\"1\"' the text."),
+                 help="Only conversations of this owner: 1 is the number or else the text, '\"1\"' the text."),
     click.option("--agent", "agent_name", metavar="NAME", help="Only conversations of this agent."),
 )  # fmt: skip
 

@@ -17,9 +17,12 @@ from redis_history.store.operations.keys import Keyspace
 from redis_history.store.retry import RetryPolicy
 from redis_history.store.urls import parse_url
 from redis_history.values import Conversation
+from redis_history.values.ids import owner_text
 
 AT_ONCE = RetryPolicy(deadline=0)
 PATIENCE = RetryPolicy(deadline=2.0)
+_LOOKED_AT = 1000  # conversations whose owners are named
+_SHOWN = 20
 
 
 def check_url(context: Context) -> None:
@@ -102,6 +105,26 @@ def other_namespaces(store: HistoryStore) -> str:
             if others:
                 return f"Namespaces with conversations: {', '.join(others[:20])}{' …' if others[20:] else ''}"
     return ""
+
+
+def owner_in(store: HistoryStore, given: int | str | None) -> int | str | None:
+    """The owner that an option names. A number also names the owner whose id is this text, which is what sessions and
+    JSON often have, unless conversations of the number itself exist."""
+    if isinstance(given, int) and not store.count_conversations(user_id=given):
+        return str(given) if store.count_conversations(user_id=str(given)) else given
+    return given
+
+
+def no_such_owner(store: HistoryStore, user_id: int | str) -> str:
+    """What to say about an owner without conversations: which owners there are."""
+    kinds: list[int | str] = [user_id, str(user_id)] if isinstance(user_id, int) else [user_id]
+    shown = " and no owner ".join(name(owner_text(one)) for one in kinds)
+    text = f"there is no owner {shown} in the namespace '{name(store.namespace)}'"
+    known = {one.user_id: None for one in store.list_conversations(limit=_LOOKED_AT) if one.user_id is not None}
+    if not known:
+        return f"{text}, where no conversation has an owner. {other_namespaces(store)}".rstrip()
+    shown = ", ".join(name(owner_text(one)) for one in [*known][:_SHOWN])
+    return f"{text}; owners of the conversations that changed last: {shown}{' …' if len(known) > _SHOWN else ''}"
 
 
 def existing(store: HistoryStore, conversation_id: str) -> Conversation:

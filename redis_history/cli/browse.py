@@ -17,7 +17,15 @@ from rich.text import Text
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
-from redis_history.cli._stores import connect, existing, namespaces, open_store, other_namespaces
+from redis_history.cli._stores import (
+    connect,
+    existing,
+    namespaces,
+    no_such_owner,
+    open_store,
+    other_namespaces,
+    owner_in,
+)
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
@@ -45,15 +53,22 @@ _SHOWN = 200  # characters of a message next to a hit
 @_options.offset
 @click.option("--all", "everything", is_flag=True, help="Show all conversations.")
 @_options.owners
-def ls_command(context: Context, limit: int, offset: int, everything: bool, **owner: Any) -> None:
+def ls_command(
+    context: Context, limit: int, offset: int, everything: bool, user_id: int | str | None, agent_name: str | None
+) -> None:
     """List conversations, the last changed first.
 
     Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
-    messages, number of tokens (estimated), time of the last change, owner and agent.
+    messages, number of tokens (estimated), time of the last change, owner and agent. Exit status 1 for an unknown
+    owner.
     """
     limit = _ALL if everything else limit
     with open_store(context) as store:
-        found = store.list_conversations(**owner, limit=limit + 1, offset=offset)
+        owner = owner_in(store, user_id)
+        found = store.list_conversations(user_id=owner, agent_name=agent_name, limit=limit + 1, offset=offset)
+        if not found and user_id is not None and not store.count_conversations(user_id=owner):
+            complain(no_such_owner(store, user_id))
+            raise SystemExit(FAILED)
         others = "" if found or context.json else other_namespaces(store)
     screen = console()
     if context.json:
@@ -67,7 +82,8 @@ def ls_command(context: Context, limit: int, offset: int, everything: bool, **ow
     if len(found) > limit:
         click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
     elif not found and not context.json:
-        kind = "such conversations" if offset or owner != dict.fromkeys(owner) else "conversations"
+        is_filtered = offset or owner is not None or agent_name is not None
+        kind = "such conversations" if is_filtered else "conversations"
         click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'. {others}".rstrip(), err=True)
 
 
@@ -216,7 +232,7 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
     """Show what changed in a conversation, and when.
 
     Prints a line for each change: its revision, its time, what it did, and the messages with their authors. With
-    --json, each line is a change with its messages as they are now.
+    --json, each line is a change with its messages and fields as they are now.
     """
     with open_store(context) as store:
         existing(store, conversation)
@@ -255,8 +271,8 @@ def _change(event: events.Event) -> str:
             return f"replaced {counted(event.count, 'message')} by the summary {name(event.summary_id)}"
         case events.HistoryExpanded():
             return f"restored {counted(event.count, 'message')} of the summary {name(event.summary_id)}"
-        case events.ConversationUpdated():  # the log does not have the values of then
-            return f"changed {', '.join(event.fields)} of the record" if event.fields else "changed the record"
+        case events.ConversationUpdated():  # the log does not keep the values
+            return f"changed the record: {', '.join(map(name, event.fields))}"
         case events.Reset(reason="log_trimmed"):
             return "began as a fork or an import"
     return describe(event)[2]
@@ -294,7 +310,8 @@ def search_command(
     with open_store(context, searches=language) as store:
         if conversation is None:
             try:
-                hits = store.search_all(query, user_id=user_id, agent_name=agent_name, **options)
+                owner = owner_in(store, user_id)
+                hits = store.search_all(query, user_id=owner, agent_name=agent_name, **options)
             except CapabilityError as error:
                 complain(str(error), _NO_SEARCH)
                 raise SystemExit(WRONG) from error

@@ -19,6 +19,7 @@ from redis_history.cli._stores import check_url, connect
 from redis_history.cli._timeline import author
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
 from redis_history.cli.replay import SAMPLE, Replay, load
+from redis_history.cli.serve import listening, serve_command
 from redis_history.integrations.importers import ImportProblem
 from redis_history.store.urls import parse_url
 from redis_history.values import Message
@@ -34,7 +35,10 @@ _LINE_SECONDS = 1.0
 @click.option("--agents", type=Number(1, 64), default=4, help="Processes that write.")
 @click.option("--conversations", type=Number(1), help="Only the first N conversations.")
 @click.option("--serve", is_flag=True, help="Then show the conversations in a page, until SIGINT or SIGTERM.")
-def demo_command(context: Context, data: Path | None, agents: int, conversations: int | None, serve: bool) -> None:
+@click.option("--port", type=Number(0, 65535), help="The port of the page, with --serve.  [default: any free port]")
+def demo_command(
+    context: Context, data: Path | None, agents: int, conversations: int | None, serve: bool, port: int | None
+) -> None:
     """Watch agents write concurrently, a subscriber follow, and a compressor keep them short.
 
     Agent processes replay conversations on a real server. They repeat some appends,
@@ -43,6 +47,11 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
     """
     if serve and find_spec("starlette") is None:
         raise click.UsageError("--serve needs the extra web: pip install 'redis_history[cli,web]'")
+    if port is not None and not serve:
+        raise click.UsageError("--port needs --serve")
+    if port:
+        with listening("127.0.0.1", port):  # a port that is in use is reported before the replay
+            pass
     context = context._replace(given_url=context.url, namespace=f"demo-{new_token()[:6]}")
     check_url(context)
     problems: list[ImportProblem] = []
@@ -64,11 +73,9 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
     if not replay.ok:
         raise SystemExit(FAILED)
     if serve:
-        from redis_history.cli.serve import serve_command
-
         ctx = click.get_current_context()
         ctx.meta.update(url=context.url, namespace=context.namespace)
-        ctx.invoke(serve_command, port=0)
+        ctx.invoke(serve_command, port=port or 0)
 
 
 async def _play(replay: Replay, *, quiet: bool) -> None:

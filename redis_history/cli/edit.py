@@ -8,8 +8,8 @@ from typing import Any, get_args
 import click
 
 from redis_history.cli import _options
-from redis_history.cli._output import counted, name, progress
-from redis_history.cli._stores import existing, open_store
+from redis_history.cli._output import complain, counted, name, progress
+from redis_history.cli._stores import existing, no_such_owner, open_store, owner_in
 from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.values import Conversation, Message, Participant, Role, TextPart
@@ -125,7 +125,7 @@ def _confirm(yes: bool, question: str) -> None:
 
 @define("erase")
 @click.option("--user", "user_id", metavar="ID", type=owner_of, required=True,
-              help="The owner of the conversations: 1 is the number, '\"1\"' the text.")  # fmt: skip
+              help="The owner of the conversations: 1 is the number or else the text, '\"1\"' the text.")  # fmt: skip
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @_options.quiet
 def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) -> None:
@@ -133,11 +133,15 @@ def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) 
 
     Deletes all conversations of the user with every copy of their content, also those that the user gets in the
     meantime. Asks for confirmation, which needs a terminal or --yes. After an interruption, the same command continues.
-    With --json, prints each deleted conversation.
+    With --json, prints each deleted conversation. Exit status 1 for an unknown owner.
     """
-    who = name(owner_text(user_id))
     with open_store(context, lasting=True, searches=None) as store:
-        total = store.count_conversations(user_id=user_id)
+        owner = owner_in(store, user_id)
+        assert owner is not None  # noqa: S101 -- the option is required
+        who, total = name(owner_text(owner)), store.count_conversations(user_id=owner)
+        if not total and not yes:
+            complain(no_such_owner(store, user_id))
+            raise SystemExit(FAILED)
         _confirm(yes, f"Delete {counted(total, 'conversation')} of the user {who}?")
         done = messages = 0
         with progress("erasing", context, quiet=quiet) as update:
@@ -150,6 +154,12 @@ def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) 
                     kind = {"kind": "erased", "conversation_id": one.conversation_id}
                     context.emit(kind | {"message_count": one.message_count})
 
-            store.erase_user(user_id, on_progress=show)
+            store.erase_user(owner, on_progress=show)  # also without conversations: unfinished forks may be left
+        if not done:
+            complain(no_such_owner(store, user_id))
+            raise SystemExit(FAILED)
+        if isinstance(owner, int) and (others := store.count_conversations(user_id=str(owner))):
+            text = f"the owner {name(owner_text(str(owner)))}, a text, still has {counted(others, 'conversation')}"
+            click.echo(text, err=True)
     text = f"{who}: {counted(done, 'conversation')} with {counted(messages, 'message')} erased"
-    context.say(text, kind="ended", user_id=user_id, conversations=done, messages=messages)
+    context.say(text, kind="ended", user_id=owner, conversations=done, messages=messages)

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from redis_history.cli._options import Number
-from redis_history.cli._stores import connect, search_options
+from redis_history.cli._stores import connect, owner_in, search_options
 from redis_history.cli.commands import INTERRUPTED, TERMINATED, Context, define
 from redis_history.errors import ConfigurationError
 from redis_history.store._async.store import AsyncHistoryStore
@@ -100,7 +100,7 @@ def serve_command(
             server = Server(_limited(app, lifespan="off", timeout_graceful_shutdown=2 * _GRACE))
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, server.stop)
-            with _listening(host, port) as listener:
+            with listening(host, port) as listener:
                 base = _url(listener)
                 context.say(f"{base}?token={token}", url=f"{base}?token={token}")
                 if not context.json:
@@ -133,7 +133,7 @@ def _limited(app: Any, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket. Raises ConfigurationError if the address or the port cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -190,7 +190,7 @@ def _explain(context: Context, listener: socket.socket, allow_writes: bool) -> N
 @click.option("--conversation", "conversations", metavar="ID", multiple=True,
               help="A conversation to show; repeatable.")  # fmt: skip
 @click.option("--user", metavar="ID", type=owner_of,
-              help="Show the conversations of this user: 1 is the number, '\"1\"' the text.")  # fmt: skip
+              help="Show this user's conversations: 1 is the number or else the text, '\"1\"' the text.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show the whole namespace.")
 @click.option("--append-as", metavar="NAME", help="Allow appending, as the agent of this name.")
 @click.option("--http", metavar="PORT", type=Number(0, 65535), help="Serve streamable HTTP on 127.0.0.1, at /mcp.")
@@ -209,12 +209,12 @@ def mcp_command(
 
     async def work() -> None:
         with connect(context) as first:
-            searching = search_options(first)
+            searching, owner = search_options(first), owner_in(first, user)
         async with AsyncHistoryStore(context.url, namespace=context.namespace, **searching) as store:
             server = mcp_server(
                 store,
                 conversation_ids=conversations or None,
-                user_id=user,
+                user_id=owner,
                 everything=everything,
                 append_as=append_as,
             )
@@ -255,7 +255,7 @@ async def _serve_mcp(context: Context, app: Any, port: int) -> None:
     if not token:
         raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
     config = _limited(Gate(app, token=token), lifespan="on")
-    with _listening("127.0.0.1", port) as listener:
+    with listening("127.0.0.1", port) as listener:
         url = f"{_url(listener)}mcp"
         context.say(url, url=url)
         await uvicorn.Server(config).serve(sockets=[listener])

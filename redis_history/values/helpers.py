@@ -63,7 +63,8 @@ _FIELDS = MessageFields.__annotations__.keys()
 def user(*content: Content, **fields: Unpack[MessageFields]) -> Message:
     """A message of role user: `user("hi")`, `user(text("see"), attachment)`, `user("hi", id="m1", scope="dm")`.
 
-    Raises TypeError for an unknown field, InvalidMessageError for content or values that no message has.
+    `fields`: those of `Message`, except `role`, `parts` and those that the store sets. Raises TypeError for an unknown
+    field, InvalidMessageError for content or values that no message has.
     """
     return _message("user", content, fields)
 

@@ -93,7 +93,7 @@ class ChatEndpoints(Guarded):
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
     """
 
-    place = "the chat"
+    place = "ChatEndpoints"
 
     def __init__(
         self,

@@ -198,6 +198,8 @@ class AgUi(Protocol):
         props = given.forwarded_props
         wanted = client.decoded(props, _Options) if bytes(props).startswith(b"{") else _Options()
         found = client.listed(given.messages, client.AgHead, "messages must be those of a RunAgentInput")
+        if (role := found[-1][0].role) in ("system", "developer"):
+            raise bad_input(f"the last message must not have the role {role!r}, which no client may send")
         users, results = client.ag_added(found)
         if responses:
             # Behind the question of the user, which the client sends again, come the calls that wait.

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from redis_history import Conversation, HistoryStore, user
 from tests.support.commands import environment
 from tests.support.servers import free_port
@@ -77,18 +79,51 @@ def test_erase_deletes_what_a_user_owns(store: HistoryStore, on: Any) -> None:
     assert on("erase", "--user", '"7"', "-y").stdout == '"7": 1 conversation with 1 message erased\n'
 
 
+def test_an_owner_is_found_whatever_its_type(store: HistoryStore, on: Any) -> None:
+    """Sessions and JSON often have numbers as text. A number is the number first."""
+    for name, owner in (("a", "42"), ("b", 7), ("c", "7"), ("d", "ann"), ("e", None)):
+        store.create_conversation(Conversation(name, user_id=owner))
+        store.append(name, user("biscuit"))
+    for owner, found in (("42", ["a"]), ('"42"', ["a"]), ("7", ["b"]), ('"7"', ["c"]), ("ann", ["d"])):
+        assert [one["conversation_id"] for one in on("ls", "--user", owner, "--json").lines] == found
+    searched = on("search", "biscuit", "--user", "42", "--json")
+    if searched.returncode != 2:  # 2: no search on this server
+        assert [one["conversation_id"] for one in searched.lines] == ["a"]
+    done = on("erase", "--user", "42", "-y")
+    assert (done.stdout, done.stderr) == ('"42": 1 conversation with 1 message erased\n', "")
+    done = on("erase", "--user", "7", "-y")
+    assert done.stdout == "7: 1 conversation with 1 message erased\n"
+    assert done.stderr == 'the owner "7", a text, still has 1 conversation\n'
+    assert sorted(one.conversation_id for one in store.list_conversations()) == ["c", "d", "e"]
+
+
+@pytest.mark.parametrize("command", ["ls", "erase", "erase --yes", "erase --yes --json"])
+def test_an_unknown_owner_is_an_error_that_names_the_others(store: HistoryStore, on: Any, command: str) -> None:
+    done = on(*command.split(), "--user", "5")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'there is no owner 5 and no owner "5" in the namespace' in done.stderr
+    assert "no conversation has an owner" in done.stderr
+    for name, owner in (("a", 7), ("b", "7"), ("c", "ann\x1b"), ("d", "ann\x1b")):
+        store.create_conversation(Conversation(name, user_id=owner))
+    for nobody in ("5", '"5"', "bob", ""):
+        done = on(*command.split(), "--user", nobody)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith('that changed last: ann␛, "7", 7\n'), done.stderr
+    assert store.count_conversations() == 4
+
+
 def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
     store.append_many("c", [user(name, id=name) for name in "ab"])
     store.update_message("c", user("new", id="a"))
     store.delete_messages("c", ["b"])
+    store.update_conversation("c", title="First")
+    store.update_conversation("c", title="Second", user_id="ann")
     rows = [line.split("\t") for line in on("log", "c", "-n", str(10**20)).stdout.splitlines()]
     what = ["appended a by user, b (removed since)", "edited a by user", "deleted b"]
-    assert [(row[0], row[2]) for row in rows] == list(zip("123", what, strict=True))
-    found = on("log", "c", "-n", "2", "--json").lines
-    assert [one["event"] for one in found] == [
-        "message_updated",
-        "messages_deleted",
-    ]
+    what += ["changed the record: title", "changed the record: title, user_id"]  # no values: those of then are unknown
+    assert [(row[0], row[2]) for row in rows] == list(zip("12345", what, strict=True))
+    found = on("log", "c", "-n", "3", "--json").lines
+    assert [one["event"] for one in found] == ["messages_deleted", "conversation_updated", "conversation_updated"]
     assert all(one["changed_at"].endswith("Z") for one in found), "as all other times"
     assert "edited" in on("show", "c").stdout
     assert on("log", "missing").returncode == 1

@@ -82,8 +82,9 @@ def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
     for name, *_, owner, _agent in rows:  # as it is shown, so it can be given
         (found,) = on("--json", "ls", "--user", owner).lines
         assert (found["conversation_id"], found["user_id"]) == (name, owners[name])
-    for nobody in (("--agent", "nobody"), ("--user", "0"), ("--user", "")):
-        assert on("ls", *nobody).stderr.startswith("There are no such conversations in the namespace 'test-")
+    nobody = on("ls", "--agent", "nobody")
+    assert nobody.stderr.startswith("There are no such conversations in the namespace 'test-")
+    assert (on("ls", "--user", "1", "--offset", "9").returncode, on("ls", "--user", "0").returncode) == (0, 1)
 
 
 def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore, on: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from redis_history import HistoryStore, Participant, user
@@ -19,7 +20,7 @@ from redis_history.cli.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import command, environment, run
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, free_port
 
 
 @pytest.fixture
@@ -36,6 +37,24 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pauses that give people time to watch."""
     monkeypatch.setattr(replay, "_SHOWN_SECONDS", 0.5)
     monkeypatch.setattr(sys, "argv", ["/bin/redis-history"])
+
+
+def test_the_page_has_the_port_that_was_asked_for(server: RealServer, url: str) -> None:
+    port = free_port()
+    argv = command("demo", "--url", url, "--conversations", "1", "--agents", "1", "--serve", "--port", str(port))
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    with process:
+        try:
+            address = next(line for line in process.stdout if line.startswith("http://"))
+            assert address.startswith(f"http://127.0.0.1:{port}/?token=")
+            assert httpx.get(address.strip(), follow_redirects=True).status_code == 200
+            taken = run("demo", "--url", url, "--serve", "--port", str(port))
+            assert (taken.returncode, taken.stdout) == (2, ""), "before the replay"
+            assert f"cannot listen on port {port}" in taken.stderr
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    assert run("demo", "--url", url, "--port", "8000").returncode == 2, "without --serve"
 
 
 @pytest.mark.usefixtures("fast")

@@ -25,7 +25,7 @@ TYPED = [line for page in PAGES for block in blocks(page) if block.language == "
 
 
 def test_every_command_and_option_has_a_help_text() -> None:
-    """From which `scripts/docs` makes the reference."""
+    """From which `scripts/reference` makes the reference."""
     for path, command in SCRIPT["commands"](commands.cli, "redis-history"):
         assert command.help, path
         for option in command.params:

@@ -42,7 +42,7 @@ def run(block: Block, url: str, session: dict[str, Any]) -> str:
 def test_blocks_say_what_they_are(page: Path) -> None:
     for block in blocks(page):
         where = f"{name(page)}:{block.line}"
-        assert block.language in ("python", "sh", "text", "acl", "json", "jsx", "{eval-rst}"), (
+        assert block.language in ("python", "sh", "text", "acl", "json", "jsx"), (
             f"{where}: a block of language {block.language!r}"
         )
         assert block.unmarked or block.language != "python", f"{where}: Python is not left out"

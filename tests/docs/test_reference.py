@@ -1,35 +1,31 @@
 """The reference is generated from docstrings: it has every public name, and every docstring names all options."""
 
 import ast
-import importlib
 import inspect
+import pkgutil
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 import redis_history
-from redis_history import errors, types
-from tests.docs.pages import DOCS, sections
+from redis_history import errors, integrations, types
+from tests.docs.pages import DOCS, ROOT, anchors, sections
 
-_DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "reference"))
+REFERENCE: list[Path] = SCRIPT["PAGES"]
 
 
 def _listed() -> dict[str, Any]:
     """The objects on the pages of the reference, by their full names."""
     found: dict[str, Any] = {}
-    for page in (DOCS / "reference").iterdir():
-        module = "redis_history"
-        for kind, name in _DIRECTIVE.findall(page.read_text(encoding="utf-8")):
-            if kind == "currentmodule":
-                module = name
-                continue
-            parent, _, last = name.rpartition(".")
-            home = importlib.import_module(name if kind == "automodule" else parent or module)
-            for each in home.__all__ if kind == "automodule" else (last,):
-                assert f"{home.__name__}.{each}" not in found, f"{each} is listed twice"
-                found[f"{home.__name__}.{each}"] = getattr(home, each)
+    for page in REFERENCE:
+        for shown in SCRIPT["shown_of"](page):
+            assert shown.full_name not in found, f"{shown.full_name} is listed twice"
+            found[shown.full_name] = shown.target
     return found
 
 
@@ -63,6 +59,38 @@ def test_every_public_name_is_listed() -> None:
     public = {f"redis_history.{name}" for name in redis_history.__all__ if name != "__version__"}
     public |= {f"redis_history.types.{name}" for name in types.__all__}
     assert public <= set(LISTED)
+
+
+def test_public_modules_are_listed() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(integrations.__path__) if module.name[0] != "_"}
+    wanted = {f"redis_history.integrations.{name}" for name in modules}
+    wanted |= {f"redis_history.{name}" for name in ("errors", "formats", "web", "embedded")}
+    assert wanted <= {name.rpartition(".")[0] for name in LISTED}
+
+
+def test_the_pages_are_up_to_date() -> None:
+    """If not, run scripts/reference."""
+    old = [str(path) for path, text in SCRIPT["files"]().items() if path.read_text(encoding="utf-8") != text]
+    assert old == []
+
+
+def test_links_of_the_reference() -> None:
+    for page in [*REFERENCE, ROOT / "llms.txt"]:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        links = set(re.findall(r"\]\(([^)\s]+)\)", text))
+        assert links or page.name in ("command-line.markdown",), page.name
+        for link in links:
+            path, _, fragment = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not fragment or fragment in anchors(target), (
+                f"{page.name} links to {link}, a heading that is not there"
+            )
+
+
+def test_every_page_of_the_reference_is_listed() -> None:
+    overview = (DOCS / "reference.md").read_text(encoding="utf-8")
+    assert {page.name for page in REFERENCE} == set(re.findall(r"\]\(reference/([\w.-]+)\)", overview))
 
 
 def _missing(names: set[str], text: str) -> set[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import BrowserContext, Page, expect
 
-from redis_history import HistoryStore
+from redis_history import HistoryStore, assistant, user
 from tests.docs.pages import DOCS
 from tests.support.servers import DEADLINE, RealServer, free_port, until
 from tests.web.browsing import Network, Windows, check_axe
@@ -376,6 +377,61 @@ async def test_a_process_that_stops_hands_its_streams_over(
         await reader.is_complete()
         await writer.is_complete()
     assert stored(redis) == EXPECTED
+
+
+async def test_an_idle_tab_shows_what_others_write(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    """Another tab, and an agent elsewhere. Nobody touches the second tab."""
+    port = (await web(redis.url)).port
+    first, second = await Tab.open(context, port), await Tab.open(context, port)
+    await first.send()
+    await second.reads(WORDS[6])
+    await expect(second.page.get_by_role("button", name="Stop")).to_be_visible()
+    await first.is_complete()
+    await second.is_complete()
+    with HistoryStore(redis.url, namespace="chat") as store:
+        store.append("c", user("How is it?", id="ann-1"))
+        store.append("c", assistant("Fine.", id="agent-1"))
+        for tab in (first, second):
+            await expect(tab.page.locator("#chat > p")).to_have_text([" ".join(WORDS), ANSWER, "How is it?", "Fine."])
+        store.delete_messages("c", ["ann-1", "agent-1"])
+        for tab in (first, second):
+            await expect(tab.page.locator("#chat > p")).to_have_text([" ".join(WORDS), ANSWER])
+        # The tab that was idle has no gap when it asks in turn.
+        store.append("c", user("And now?", id="ann-2"))
+        await expect(second.page.locator("#chat > p")).to_have_count(3)
+    await second.page.get_by_label("Message").fill("Last.")
+    await second.does("Send")
+    for tab in (first, second):
+        await expect(tab.page.locator("#chat > p").last).to_have_text("Last. ")
+        assert await tab.page.locator("#chat > p").all_text_contents() == [
+            " ".join(WORDS), ANSWER, "And now?", "Last.", "Last. "
+        ]  # fmt: skip
+
+
+async def test_the_page_scrolls_with_the_answer(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    """The input and Stop stay in view. A user who has scrolled up reads in peace."""
+    port = (await web(redis.url)).port
+    with HistoryStore(redis.url, namespace="chat") as store:
+        store.append_many("c", [each(f"{number}\n" * 20) for number in range(4) for each in (user, assistant)])
+    tab = Tab(await context.new_page())
+    await tab.page.set_viewport_size({"width": 400, "height": 500})
+    await tab.page.goto(f"http://127.0.0.1:{port}/#c")
+    place = "scrollY + innerHeight - document.documentElement.scrollHeight"
+    await tab.page.wait_for_function(f"Math.abs({place}) < 2")
+    await tab.page.get_by_label("Message").fill("word " * 60)
+    await tab.does("Send")
+    answer = tab.answer.last
+    for count in (5, 20):
+        await expect(answer).to_have_text(re.compile("word " * count))
+        await tab.page.wait_for_function(f"Math.abs({place}) < 2")
+        for shown in (tab.page.get_by_role("button", name="Stop"), tab.page.get_by_label("Message"), answer):
+            await expect(shown).to_be_in_viewport()
+    await tab.page.mouse.wheel(0, -900)
+    await tab.page.wait_for_function(f"{place} < -800")
+    before = await tab.page.evaluate("scrollY")
+    await expect(answer).to_have_text(re.compile("word " * 40))
+    assert await tab.page.evaluate("scrollY") == before
+    await expect(tab.page.get_by_role("button", name="Stop")).to_be_in_viewport()
 
 
 async def test_an_agent_with_a_tool(web: Any, redis: RealServer, context: BrowserContext) -> None:

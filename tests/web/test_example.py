@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -49,11 +50,14 @@ app = Starlette(routes=[WebSocketRoute("/live", endpoint), WebSocketRoute("/obvi
 
 
 @contextlib.contextmanager
-def running(url: str, port: int, app: str, folder: Path = DOCS / "examples") -> Iterator[Any]:
-    """An application under uvicorn, without a limit for its end."""
+def running(
+    url: str, port: int, app: str, folder: Path = DOCS / "examples", log: Path = Path(os.devnull)
+) -> Iterator[Any]:
+    """An application under uvicorn, without a limit for its end. `log`: what it writes."""
     argv = [sys.executable, "-m", "uvicorn", "--app-dir", str(folder), app, "--port", str(port)]
     env = {**os.environ, "REDIS_HISTORY_URL": url, "SESSION_SECRET": "a secret of the tests", "INSECURE": "1"}
-    process = subprocess.Popen([*argv, "--log-level", "critical"], env=env)
+    with log.open("w") as written:
+        process = subprocess.Popen(argv, env=env, stdout=written, stderr=subprocess.STDOUT)
 
     def answers() -> bool:
         assert process.poll() is None
@@ -106,6 +110,33 @@ async def test_the_chat_without_its_page_says_what_to_build(tmp_path: Path) -> N
     with running("memory://", port, "app:app", folder):
         async with httpx.AsyncClient() as web:
             assert "npm run build" in (await web.get(f"http://127.0.0.1:{port}/")).text
+
+
+@pytest.mark.proves("shutdown")
+@pytest.mark.parametrize("words", [12, pytest.param(100, marks=pytest.mark.full)])  # ten are written in a second
+async def test_a_server_that_stops_during_an_answer_logs_no_error(
+    own_server: Callable[..., RealServer], words: int, tmp_path: Path
+) -> None:
+    """Its clients are asked to reconnect. The answer has five seconds to end."""
+    url, port = own_server("plain").url, free_port()
+    message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "word " * words}]}
+    body, log = {"id": "c", "messages": [message]}, tmp_path / "log"
+    with running(url, port, "app:app", DOCS / "examples" / "chat", log) as process:
+        async with (
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as web,
+            web.stream("POST", "/api/chat", json=body) as response,
+        ):
+            lines = response.aiter_lines()
+            while "text-delta" not in await anext(lines):
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert "Reconnect" in "".join([line async for line in lines])
+        process.wait(timeout=DEADLINE)
+    errors = log.read_text()
+    assert "Application shutdown complete" in errors
+    assert not re.search("ERROR|WARNING|Traceback", errors), errors
+    with HistoryStore(url, namespace="chat") as store:
+        assert store.get("c")[1].status == ("complete" if words == 12 else "interrupted")
 
 
 @pytest.mark.proves("shutdown")

@@ -187,7 +187,7 @@ async def test_every_response_of_a_chat_has_the_headers(store: Any, caplog: Any)
         failed = await web.get("/c/messages")
         assert (failed.status_code, failed.json()["code"]) == (503, "no_server")
         check_headers(failed.headers)
-    assert "the chat cannot reach its store" in caplog.text
+    assert "ChatEndpoints cannot reach its store" in caplog.text
     assert "the live view" not in caplog.text
 
 

@@ -1,11 +1,9 @@
 """The same backend with an agent of Pydantic AI that has a tool: `uvicorn agent:app`. Its model needs no key."""
 
-from app import page, store
+from app import application, store
 from pydantic_ai import Agent, FunctionToolResultEvent, PartDeltaEvent, PartEndEvent, PartStartEvent
 from pydantic_ai.messages import TextPart, TextPartDelta, ToolCallPart
 from pydantic_ai.models.test import TestModel
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from redis_history import tool, tool_result, tool_use
 from redis_history.integrations.pydantic_ai import to_pydantic_ai
@@ -40,5 +38,4 @@ async def answer(run):
                             await run.append(tool(tool_result(event.part.tool_call_id, event.part.content)))
 
 
-chat = ChatEndpoints(store, answer, authorize=allow_all, agent_name="weather")
-app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", page)], lifespan=chat.lifespan)
+app = application(ChatEndpoints(store, answer, authorize=allow_all, agent_name="weather"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -10,7 +11,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from redis_history import AsyncHistoryStore
-from redis_history.web import ChatEndpoints, allow_all
+from redis_history.web import ChatEndpoints, LiveView, allow_all
 
 store = AsyncHistoryStore(os.environ.get("REDIS_HISTORY_URL", "embedded://"), namespace="chat")
 
@@ -23,8 +24,21 @@ async def answer(run):
             await asyncio.sleep(0.1)
 
 
-chat = ChatEndpoints(store, answer, authorize=allow_all)  # yours: check who may read and write a chat
 built = Path(__file__).with_name("page")
 missing = "The page is not built yet: run `npm install && npm run build` in the folder of app.py, and start it again."
 page = StaticFiles(directory=built, html=True) if built.is_dir() else PlainTextResponse(missing, 404)
-app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", page)], lifespan=chat.lifespan)
+
+
+def application(chat):
+    view = LiveView(store, authorize=allow_all, page=False)  # its events tell idle tabs what others write
+
+    @asynccontextmanager
+    async def lifespan(app):
+        async with store, chat, view:
+            yield
+
+    routes = [chat.mount("/api/chat"), Mount("/history", view), Mount("/", page)]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+app = application(ChatEndpoints(store, answer, authorize=allow_all))  # yours: check who may read and write a chat

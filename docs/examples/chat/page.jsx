@@ -1,10 +1,13 @@
 import { useChat } from "@ai-sdk/react";
 import { DefaultChatTransport } from "ai";
-import { useState } from "react";
+import { useEffect, useLayoutEffect, useRef, useState } from "react";
 import { createRoot } from "react-dom/client";
 
 const api = "/api/chat";
 const id = (location.hash ||= `#${crypto.randomUUID()}`).slice(1); // the address of the chat
+
+// The events of the live view after which this page reads the chat again. "open": its stream has begun.
+const kinds = ["open", "appended", "updated", "deleted", "cleared", "restored", "gone", "run", "reset"];
 
 async function read() {
   const response = await fetch(`${api}/${encodeURIComponent(id)}/messages`);
@@ -27,18 +30,54 @@ function Chat({ stored }) {
       }),
     }),
   });
-  const busy = status === "submitted" || status === "streaming";
+  const page = useRef({ atEnd: true, known: 0 }).current;
+  const busy = (page.busy = status === "submitted" || status === "streaming");
   const stop = () => fetch(`${api}/${encodeURIComponent(id)}/stop`, { method: "POST" });
 
-  // The network is interrupted, or the server restarts. The answer goes on meanwhile.
+  // The network was interrupted, the server restarts, or others have written. An answer that is being written goes on.
   async function reconnect() {
+    if (page.reading) return;
+    page.reading = true;
     try {
-      setMessages(await read());
-      resumeStream();
+      const found = await read();
+      if (!page.busy) {
+        setMessages(found);
+        await resumeStream();
+      }
     } catch {
       setTimeout(reconnect, 1000);
     }
+    page.reading = false;
+    setReads((count) => count + 1);
   }
+
+  // The protocol reports only the answers that this tab asks for. The live view reports every change of the chat.
+  const [changes, setChanges] = useState(0);
+  const [reads, setReads] = useState(0);
+  useEffect(() => {
+    let events;
+    function follow() {
+      events?.close();
+      events = document.hidden ? null : new EventSource(`/history/v1/conversations/${encodeURIComponent(id)}/events`);
+      for (const kind of kinds) events?.addEventListener(kind, () => setChanges((count) => count + 1));
+    }
+    follow();
+    document.addEventListener("visibilitychange", follow); // all tabs of a browser share six connections
+  }, []);
+  useEffect(() => {
+    if (busy || page.reading || page.known === changes) return;
+    page.known = changes;
+    reconnect();
+  }, [changes, reads, busy]);
+
+  // The page stays at its end, unless the user has scrolled up.
+  useEffect(() => {
+    const root = document.documentElement;
+    addEventListener("scroll", () => (page.atEnd = root.scrollHeight - root.clientHeight - scrollY < 40));
+  }, []);
+  useLayoutEffect(() => {
+    if (page.atEnd) scrollTo(0, document.documentElement.scrollHeight);
+  });
 
   // Answers the last question again in a fork: this chat stays as it is.
   async function branch() {
@@ -51,6 +90,7 @@ function Chat({ stored }) {
 
   function send(event) {
     event.preventDefault();
+    page.atEnd = true;
     sendMessage({ text });
     setText("");
   }

@@ -206,11 +206,11 @@ class Reading:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the
         cursor `after` (None: all). `event.changed_at` is their time.
 
-        An event has the messages as they are now, and the ids of those that were removed since. The log keeps at least
-        the newest `log_length` changes, without those before a fork or an import, which is a Reset here. If it does not
-        continue from `after`, for example because `after` belongs to a conversation that was deleted and created
-        again, the only event is a Reset, as in a subscription: call it again without `after` for the changes in the
-        log.
+        An event has the messages and the fields of the record as they are now, and the ids of messages that were
+        removed since. The log keeps at least the newest `log_length` changes, without those before a fork or an import,
+        which is a Reset here. If it does not continue from `after`, for example because `after` belongs to a
+        conversation that was deleted and created again, the only event is a Reset, as in a subscription: call it again
+        without `after` for the changes in the log.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
