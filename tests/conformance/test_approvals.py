@@ -20,6 +20,7 @@ from redis_history.formats import (
     to_openai_responses,
 )
 from redis_history.store.operations import Append, DeleteMessages, ReadOpen, UpdateMessage
+from redis_history.store.operations.update import Decides
 from redis_history.values.events import MessageUpdated
 from tests.conformance.conftest import take
 from tests.conformance.test_compaction import summary
@@ -261,7 +262,7 @@ async def test_opaque_requests_get_the_response_of_their_provider(store: Any) ->
 
 async def test_requests_that_do_not_wait_are_refused(store: Any) -> None:
     for name in ("c", "absent"):
-        with pytest.raises(errors.ApprovalNotFoundError, match="no request"):
+        with pytest.raises(errors.ApprovalNotFoundError, match="have no request"):
             await store.decide(name, "c1", True)
     await _ask(store)
     await store.append("c", tool(tool_result("c1", "done")))
@@ -298,6 +299,16 @@ async def test_a_decision_undoes_no_edit(store: Any) -> None:
 
 
 @pytest.mark.proves("approvals")
+async def test_a_result_is_faster_than_a_decision(store: Any) -> None:
+    await store.append_many("c", [asking("c1", id="m"), asking("c2")])
+    act_after(store, ReadOpen, lambda: store.append("c", tool(tool_result("c1", "done"))))
+    with pytest.raises(errors.ApprovalNotFoundError, match="without a decision"):
+        await store.decide("c", "c1", False)
+    assert "approved" not in (await store.get_message("c", "m")).parts[0].provider_meta["approval"]
+    assert await open_calls(store) == [("c", "c2")]
+
+
+@pytest.mark.proves("approvals")
 async def test_late_copies_open_and_decide_nothing(store: Any) -> None:
     await store.create_conversation(Conversation("c", user_id="ann"))
     asked = Append.of("c", asking(id="m"))
@@ -308,7 +319,7 @@ async def test_late_copies_open_and_decide_nothing(store: Any) -> None:
     assert await open_calls(store) == []
     # A slower decision that has read the message before.
     message = replace(found.message, parts=(tool_use("c1", "other"),))
-    late = replace(UpdateMessage.of("c", message), changed=found.changed)
+    late = replace(UpdateMessage.of("c", message), decides=Decides(found.changed, found.mark))
     assert await _execute(store, late) is None
     assert (await store.decide("c", "c1", False)).by == done.by
     gone = DeleteMessages.of("c", ["m"])

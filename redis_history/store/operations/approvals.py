@@ -31,7 +31,7 @@ from redis_history.store.operations.page import ReadPage, next_page
 from redis_history.store.operations.record import decode_value
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
-from redis_history.store.operations.update import UpdateMessage
+from redis_history.store.operations.update import Decides, UpdateMessage
 from redis_history.values import Message, ToolUsePart, UnknownPart
 from redis_history.values._validation import check_name, refuse
 from redis_history.values.approvals import Approval, approval_in, asks, names_of, request_of
@@ -44,9 +44,11 @@ UNLIST: Final = load_script("unlist")
 
 _logger = logging.getLogger("redis_history")
 
-#: Conversations read together, and messages on the way back to a decided request.
+#: Conversations read together.
 _CHUNK: Final = 200
+#: Messages on the way back to a decided request, and pages of them.
 _PAGE: Final = 100
+_PAGES: Final = 20
 #: Characters of a reason.
 MAX_REASON: Final = 1000
 
@@ -77,13 +79,14 @@ class Decision(Struct, frozen=True):
 
 
 class Open(Struct, frozen=True):
-    """A request: its message, the revision of the content of this message (0: it was decided), the request, and the
-    ids that name it."""
+    """A request: its message, the revision of the content of this message (0: it was decided), the request, the ids
+    that name it, and the digest of its call."""
 
     message: Message
     changed: int
     approval: Approval
     names: tuple[str, ...] = ()
+    mark: bytes = b""
 
     def decided(self, call_id: str, decision: Decision) -> UpdateMessage:
         """The write of a decision, which has no effect if the message has changed since."""
@@ -91,7 +94,7 @@ class Open(Struct, frozen=True):
 
         message = with_decision(self.message, call_id, decision.noted())
         op = UpdateMessage.of(self.approval.conversation_id, message)
-        return replace(op, changed=self.changed, by=decision.by)
+        return replace(op, decides=Decides(self.changed, self.mark), by=decision.by)
 
     def with_decision(self, decision: Decision) -> Approval:
         return replace(self.approval, approved=decision.approved, reason=decision.reason, by=decision.by)
@@ -141,7 +144,7 @@ def _requests_in(conversation_id: str, message: Message, changed: int, mark: byt
     """The request with this mark in a message."""
     for part in reversed(message.parts):
         if asks(part) and digest_of_call(pairing(part).opens[-1]) == mark[:4]:
-            yield Open(message, changed, _approval(conversation_id, message, part, owner), names_of(part))
+            yield Open(message, changed, _approval(conversation_id, message, part, owner), names_of(part), mark[:4])
             return
 
 
@@ -243,8 +246,8 @@ def _oldest(found: list[Approval], limit: int) -> list[Approval]:
 
 
 def find_request(conversation_id: str, call_id: str) -> Steps[Open]:
-    """Find the latest request for approval of a call: an open one, else a decided one. Yields operations. Raises
-    ApprovalNotFoundError."""
+    """Find the latest request for approval of a call: an open one, else a decided one among the newest messages.
+    Yields operations. Raises ApprovalNotFoundError."""
     check_conversation_id(conversation_id)
     if not isinstance(call_id, str) or not call_id:
         refuse(call_id, "call_id", "the id of a tool call, a non-empty str", InvalidInputError)
@@ -255,8 +258,8 @@ def find_request(conversation_id: str, call_id: str) -> Steps[Open]:
     from redis_history.formats.approvals import response_in
 
     owner, closed, response = (found.user_id, found.agent_name), False, None
-    op: ReadPage | None = ReadPage(conversation_id, _PAGE, newest=True)
-    while op is not None:
+    op = ReadPage(conversation_id, _PAGE, newest=True)
+    for _ in range(_PAGES):
         page = yield op
         for message in reversed(page.messages):
             response = response or response_in(message, call_id)
@@ -269,8 +272,11 @@ def find_request(conversation_id: str, call_id: str) -> Steps[Open]:
                 if approval.approved is not None:
                     return Open(message, 0, approval)
                 closed = True
-        op = next_page(op, page, _PAGE)
-    why = "it has been answered without a decision" if closed else "there is no request for approval of this call"
+        following = next_page(op, page, _PAGE)
+        if following is None:
+            break
+        op = following
+    why = "it has been answered without a decision" if closed else "its newest messages have no request for it"
     raise ApprovalNotFoundError(
         f"call {call_id[:64]!r} of conversation {conversation_id[:80]!r} waits for no approval: {why}"
     )

@@ -95,7 +95,8 @@ class ReadTrail(Struct, Op[list[AuditEntry]], frozen=True):
         return found[: self.limit]
 
     def apply(self, space: Space) -> list[AuditEntry]:
-        found = ((time, _entry_in_memory(*rest)) for time, *rest in reversed(space.trail))
+        trail = reversed(space.trail)
+        found = ((time, _entry_in_memory(name, change, auditing_id)) for time, name, change, auditing_id in trail)
         return [entry for time, entry in found if self.has(time, entry)][: self.limit]
 
 

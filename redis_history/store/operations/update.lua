@@ -1,7 +1,8 @@
 -- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
 -- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>'
---       to end a reply of a dead writer at this number of bytes; or 'changed:<revision>' if the content must be of this revision
+--       to end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a
+--       decision on a request that is open, and whose message has the content of this revision
 --       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 on: the fields and values of its search document, if there is one
 --
@@ -47,7 +48,11 @@ if archived_one or erased then return unchanged(seen, true, {'unknown'}) end
 
 local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
-if asked == 'changed' and tonumber(of) ~= changed then return {'unknown'} end -- which no copy of this call can undo
+if asked == 'decide' then
+  local revision_of, call = string.match(of, '^(%d+)%.(%x+)$')
+  -- No later copy of this call can decide, either: a message does not get an earlier revision.
+  if tonumber(revision_of) ~= changed or not approvals.is_open(ARGV[10], call) then return {'unknown'} end
+end
 if asked == 'reply' or asked == 'settle' then
   local reply = live_before and reply_at(known[12], sequence)
   local ends

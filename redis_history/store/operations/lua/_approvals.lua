@@ -60,6 +60,15 @@ do
     return found
   end
 
+  -- Whether a request in this message is open. `call`: 4 bytes of the digest of its id, in hexadecimal.
+  function approvals.is_open(field, call)
+    for _, one in ipairs(approvals.open or {}) do
+      local a, b, c, d = string.byte(one[2], 1, 4)
+      if one[1] == field and format('%02x%02x%02x%02x', a, b, c, d) == call then return true end
+    end
+    return false
+  end
+
   -- Removes the latest request of this call and agent, or else of this call.
   local function close_request(mark)
     local open = approvals.open
