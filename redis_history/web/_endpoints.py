@@ -189,7 +189,8 @@ async def approvals(view: LiveView, request: ApiRequest) -> Response:
 
 async def decide(view: LiveView, request: ApiRequest) -> Response:
     """Decide on a call that waits for approval. The first decision stands."""
-    approved, reason = request.body.get("approved"), request.body.get("reason")
+    approved: Any = request.body.get("approved")  # `decide` rejects all but true and false
+    reason = request.body.get("reason")
     ids = request.path["conversation"], request.path["call"]
     done = await view.store.decide(*ids, approved, reason=reason, by=await _by(view, request))
     return answer(approval_shape(done) | {"duplicate": done.duplicate})

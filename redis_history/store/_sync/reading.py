@@ -245,9 +245,9 @@ class Reading:
         _validation.check_owner(auditing_id, "auditing_id")
         _validation.check_name(by, "by")
         _validation.check_integer(limit, "limit", error=InvalidInputError)
-        times = [None if time is None else to_microseconds(time) for time in (since, before)]
-        given = conversation_id, auditing_id, by, *times
-        return self._backend.execute(ops.ReadTrail(limit, *given)) if limit else []
+        after, upper = (None if time is None else to_microseconds(time) for time in (since, before))
+        op = ops.ReadTrail(limit, conversation_id, auditing_id, by, after, upper)
+        return self._backend.execute(op) if limit else []
 
     def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.

@@ -484,7 +484,7 @@ class NamespaceSubscription(Feed):
 
     def _last_of(self, changes: Changes) -> Changes:
         """The end of a conversation that was the owner's."""
-        events = [event for event in changes.events if isinstance(event, ConversationDeleted | Reset)]
+        events: list[Event] = [event for event in changes.events if isinstance(event, ConversationDeleted | Reset)]
         return replace(changes, events=owned(events, self._user_id))
 
     def _follow(self, event: Event) -> None:

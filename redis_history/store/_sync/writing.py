@@ -168,7 +168,8 @@ class Writing:
         The first decision stands: later calls change nothing, and return it with `duplicate` set. It is stored in the
         message of the call, so subscribers get a MessageUpdated event. A denied call also gets a result there, which
         tells the model, with the `reason` (up to 1,000 characters). `by` says who decided (up to 200). Raises
-        ApprovalNotFoundError, also if the call was answered without a decision.
+        ApprovalNotFoundError, also if the call was answered without a decision, or decided more than 2,000 messages
+        ago.
         """
         decision = ops.Decision.of(approved, reason, by)
         while True:
