@@ -1,6 +1,8 @@
 """Turns: what a conversation is owed, and what other operations make of it. The workers are in test_workers.py."""
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -334,6 +336,29 @@ async def test_turns_of_an_owner(store: Any) -> None:
             await ended(store, run)
             left.remove(candidate.conversation_id)
     assert await store.list_turns() == []
+
+
+async def test_lists_have_the_oldest_questions_first(store: Any) -> None:
+    names = [name for name in map(str, range(2000)) if Keyspace.bucket_of(name) in (3, 4)][:12]
+    for name in names:
+        await store.create_conversation(Conversation(name, user_id=names.index(name) % 3))
+        await store.ask(name, user("x", id="q"))
+        await until_later(store)
+    for limit in (1, 3, 5, 12, 20):
+        assert [turn.conversation_id for turn in await store.list_turns(limit=limit)] == names[:limit]
+        found = await store.list_turns(limit=limit, user_id=2)
+        assert [turn.conversation_id for turn in found] == names[2::3][:limit]
+    for name in names[:7]:
+        await store.delete_messages(name, ["q"])
+    for _ in range(2):  # the first one removes what is out of date
+        assert [turn.conversation_id for turn in await store.list_turns(limit=2)] == names[7:9]
+
+
+async def until_later(store: Any) -> None:
+    """Return in another millisecond."""
+    now = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= now:
+        await asyncio.sleep(0)
 
 
 async def test_owners_of_a_bucket_take_turns(store: Any) -> None:

@@ -54,11 +54,12 @@ _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
 #: Seconds after which found turns are looked for again, because other workers may have taken them.
 _FRESH: Final = 1.0
-#: Turns among which a worker chooses after another one was faster.
-_CHOICE: Final = 8
+#: Turns among which a worker chooses after another one was faster, for each such race, and at most.
+_CHOICE: Final = 4
+_LONGEST_CHOICE: Final = 64
 #: Seconds for which an owner's turns wait if as many as may run are running; the life of a seat (`per_user`), and after
 #: how many seconds it is renewed.
-_FULL: Final = 0.5
+_FULL: Final = 2.0
 _MANY_FULL: Final = 4
 _SEAT: Final = 30.0
 _KEEP_SEATS: Final = 10.0
@@ -69,8 +70,8 @@ _HINTS: Final = 1000
 class Worker:
     """Answers the turns that conversations are owed (`store.ask`): `worker.run()`, in any number of processes.
 
-    `answer(run)` is a coroutine function or a plain function. It is called in a run of the conversation (`Run`):
-    at most one at a time for each conversation, fenced, and stoppable by `store.stop_run`, which cancels it.
+    `answer(run)` is a plain function, called in a run of the conversation (`Run`):
+    at most one at a time for each conversation, fenced, and stoppable by `store.stop_run` (see `run.check`).
     `run.turn.messages` are the messages that asked, `run.turn.attempt` counts from 1, and `run.turn.interrupted` is the
     partial reply of the attempt before. What it returns is ignored.
 
@@ -131,11 +132,12 @@ class Worker:
         self._stop_at: float | None = None
         self._candidates: list[ops.Candidate] = []
         self._found_at = 0.0
+        self._again_at = 0.0  # when to look again after those that were found
         self._look_at = 0.0
         self._next_of: dict[int, float] = {}  # when to look at a bucket
         self._in_cluster: bool | None = None  # None: not known yet
         self._busy_at = 0.0  # when it last saw a turn
-        self._lost_races = 0
+        self._lost_races = 0  # to other workers, lately
 
     @property
     def running(self) -> int:
@@ -233,15 +235,17 @@ class Worker:
 
     def _take_one(self) -> None:
         """Take one of the turns that were found."""
-        at = rng.randrange(min(len(self._candidates), _CHOICE)) if self._lost_races else 0
+        # The more often other workers were faster, the further from the oldest one.
+        at = rng.randrange(min(len(self._candidates), 1 + _CHOICE * self._lost_races, _LONGEST_CHOICE))
         candidate = self._candidates.pop(at)
-        if self._full.get(candidate.queue, 0.0) > time.monotonic():
-            taken = False
-        else:
+        now, until = time.monotonic(), self._full.get(candidate.queue, 0.0)
+        if until <= now:
             taken = self._take(candidate)
-            self._lost_races = 0 if taken else self._lost_races + 1
+            self._lost_races = max(0, self._lost_races - 1) if taken else self._lost_races + 2
+            until = max(self._full.get(candidate.queue, 0.0), now + (0.0 if taken else _PAUSE))
+        self._again_at = min(self._again_at, until)
         if not self._candidates:  # there may be others behind those that were found
-            self._look_at = min(self._look_at, time.monotonic() + (0.0 if taken else _PAUSE))
+            self._look_at = min(self._look_at, self._again_at)
 
     def _look(self) -> float:
         """Look for turns if it is time. Returns the seconds until the next look, 0 if there are turns."""
@@ -264,7 +268,8 @@ class Worker:
             self._busy_at = now
         for bucket, seconds in look.next_in.items():
             self._next_of[bucket] = now + seconds + rng.uniform(0.0, _SPREAD)
-        self._candidates, self._found_at, self._lost_races = self._in_turns(look.candidates), now, 0
+        self._candidates, self._found_at = self._in_turns(look.candidates), now
+        self._again_at = float("inf")
         return (
             0.0 if look.candidates else max(0.001, min(self._look_at, *self._next_of.values(), now + self._poll) - now)
         )
@@ -324,8 +329,7 @@ class Worker:
         if backend.execute(ops.TakeSeat(self._agent_name, owner, run_id, most, _SEAT)):
             self._seats[run_id] = owner
             return True
-        # Another worker may leave a seat at any time, and does not tell.
-        until = time.monotonic() + _FULL * rng.uniform(0.5, 1.0)
+        until = time.monotonic() + _FULL * rng.uniform(0.5, 1.0)  # another worker may leave a seat, and does not tell
         self._look_at = min(self._look_at, until)
         if candidate.queue:
             self._full[candidate.queue] = until

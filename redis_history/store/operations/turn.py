@@ -151,25 +151,43 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
         )
 
     def steps(self, settings: Settings) -> Steps[list[Turn]]:
-        lists = settings.keyspace.turn_lists(open=self.status in (None, "owed", "running"))
+        """Reads pages of the lists of all buckets, until no unread conversation can be among the oldest ones."""
+        unread = dict.fromkeys(settings.keyspace.turn_lists(open=self.status in (None, "owed", "running")), 0)
         if self.status is None:
-            lists += settings.keyspace.turn_lists(open=False)
-        names: list[tuple[float, str]] = []
-        for reply in (yield [_entries(key, 0, -1) for key in lists]):
-            names += [(score, settings.keyspace.name_to_id(name)) for score, name in reply]
+            unread |= dict.fromkeys(settings.keyspace.turn_lists(open=False), 0)
         found: list[Turn] = []
-        wanted = list(dict.fromkeys(name for _, name in sorted(names) if name))
-        for start in range(0, len(wanted), _CHUNK):
-            chunk = [(name, settings.keyspace.keys_of(name)) for name in wanted[start : start + _CHUNK]]
-            replies = yield [_safely(turns_call(name, keys)) for name, keys in chunk]
-            for (_, keys), turns in zip(chunk, replies, strict=True):
-                found += filter(self.has, turns)
-                if not turns:  # it has expired, or its question was deleted
-                    yield Upkeep(_tidy(keys, settings))
-            if len(found) >= self.limit:
+        stale: list[ConversationKeys] = []
+        seen: set[str] = set()
+        size = min(self.limit, _CHUNK)
+        while unread:
+            pages = yield [_entries(key, start, start + size - 1) for key, start in unread.items()]
+            names: list[str] = []
+            unread_from = float("inf")  # the earliest question of a conversation that was not read
+            for key, page in zip(list(unread), pages, strict=True):
+                names += filter(None, (settings.keyspace.name_to_id(name) for _, name in page))
+                if len(page) < size:
+                    del unread[key]
+                else:
+                    unread[key] += size
+                    unread_from = min(unread_from, page[-1][0])
+            new = [name for name in dict.fromkeys(names) if name not in seen]
+            seen.update(new)
+            for start in range(0, len(new), _CHUNK):
+                found += yield from self._read(new[start : start + _CHUNK], settings, stale)
+            found.sort(key=lambda turn: turn.asked_at)
+            if len(found) >= self.limit and 1000 * found[self.limit - 1].asked_at.timestamp() <= unread_from:
                 break
-        found.sort(key=lambda turn: turn.asked_at)
+        for keys in stale:  # not before, because that moves what is unread
+            yield Upkeep(_tidy(keys, settings))
         return found[: self.limit]
+
+    def _read(self, names: list[str], settings: Settings, stale: list[ConversationKeys]) -> Steps[list[Turn]]:
+        """The matching turns of these conversations. `stale` gets those that have expired, or whose questions were
+        deleted."""
+        keys = [settings.keyspace.keys_of(name) for name in names]
+        replies = yield [_safely(turns_call(name, one)) for name, one in zip(names, keys, strict=True)]
+        stale += [one for one, turns in zip(keys, replies, strict=True) if not turns]
+        return [turn for turns in replies for turn in turns if self.has(turn)]
 
     def apply(self, space: Space) -> list[Turn]:
         found = [turn for name in space.turns.names() for turn in space.turns.of(space, name) if self.has(turn)]
