@@ -75,7 +75,7 @@ local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
 -- include _documents _requests _approvals _life _journal _locate _archived _empty _trim _append
-  approvals.load(open or '')
+  approvals.take(open or '')
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
@@ -89,7 +89,7 @@ local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
   use_archives()
-  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
+  local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
@@ -98,12 +98,12 @@ if byte(ARGV[10], 2) or open then
   needed, approvals.marked = needed or {}, {} -- messages with calls or results
   for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
 end
-if asked and in_cluster() then
+if asked then
   needed = needed or {}
   for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
   for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
 end
-local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
+local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
 local stamp = now
@@ -114,7 +114,7 @@ revision = revision + 1
 local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
-local period = (now - now % LIFETIME) / LIFETIME
+local period = (now - now % LIFETIME) / LIFETIME -- a float in Lua 5.4, as pack takes it
 local begun, at_its_start, at_start_before = 0, 0, 0
 if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
@@ -159,7 +159,7 @@ for i = 1, count do
       local listed = redis.call('HGET', state, '~') or ''
       hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
       -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
-      -- this script cannot make it, the first words of the reply wait.
+      -- this script cannot make it, the first words of the reply wait. In a cluster, a new key cannot be declared.
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end

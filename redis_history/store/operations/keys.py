@@ -62,6 +62,12 @@ def is_of_turns(key: bytes) -> bool:
     return key[key.find(b"}:") + 2 :].split(b":")[0] in (b"q", b"h") and not key.endswith((b":s", b":m", b":l"))
 
 
+def is_reply_or_archive(key: bytes) -> bool:
+    """Whether it is the content of a streaming reply or an archive, whose names end with a token of 16 digits, and a
+    number behind that of an archive."""
+    return key[-19:-16] == b":t:" or key.rpartition(b":")[0][-19:-16] == b":a:"
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 

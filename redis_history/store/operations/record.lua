@@ -12,13 +12,13 @@ for i = 11, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
 local names = lists_of(later)
-approvals.load()
+approvals.take()
 for _, name in ipairs(approvals.open and approvals.keys(later) or {}) do names[#names + 1] = name end
 for _, name in ipairs(approvals.lists_if_open({known[8], known[9]})) do names[#names + 1] = name end
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
 end
-local ask = undeclared(lists_and({known[8], known[9], known[10]}, names))
+local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end

@@ -44,7 +44,7 @@ from redis_history.values.times import from_microseconds
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Runs, Space
 
-RUN: Final = load_script("run", "_declared")
+RUN: Final = load_script("run", "_publish", "_declared")
 _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
@@ -348,14 +348,11 @@ def _call(
     known = settings.keyspace.conversation(conversation_id)
     declared = (known.state, known.log)[:keys]
     decode = partial(_read, conversation_id, kind, settings)
-    field = FIELDS[kind] + (b"c" if settings.cluster else b"")
-    return Call(RUN, declared, [action, field, *args], decode, renews=True)
+    return Call(RUN, declared, [action, FIELDS[kind] + settings.publish_command, *args], decode, renews=True)
 
 
 def _with_turns(call: Call, settings: Settings) -> Steps[Any]:
-    """The outcome of a call that may change turns, whose keys the script asks for in a cluster."""
-    if not settings.cluster:
-        return (yield call)
+    """The outcome of a call that may change turns, whose keys the script asks for."""
     return decoded(call, (yield from with_extra_keys(call, None, settings.turn_keys)))
 
 

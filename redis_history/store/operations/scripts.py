@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ from redis_history.store.changelog import Kind
 
 
 class Script(NamedTuple):
-    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it may ask for further keys."""
+    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it reads, and may ask for further keys."""
 
     name: str
     sha: bytes
@@ -29,9 +29,19 @@ def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     source = _KIND.sub(lambda found: b"%d" % getattr(Kind, found[1].decode()), source)
     if declared:
         source = b"local %b\n%b" % (b", ".join(dict.fromkeys(declared)), source)
-    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    SCRIPTS[name] = Script(name, sha, source, asks)
+    SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_lua_versions"), source), asks)
     return SCRIPTS[name]
+
+
+def _script(name: str, source: bytes, asks: bool) -> Script:
+    return Script(name, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source, asks)
+
+
+@cache
+def with_key_locking(script: Script) -> Script:
+    """The script for Upstash, where only this flag lets calls for different conversations run side by side. Redis
+    rejects the flag."""
+    return _script(script.name, b"#!lua flags=allow-key-locking\n" + script.source, script.asks)
 
 
 #: All scripts of the imported operations.

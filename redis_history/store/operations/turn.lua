@@ -16,7 +16,7 @@ local names = owed.keys(turns)
 if action == 'open' then
   for _, name in ipairs(owed.keys_of(agent, owner)) do names[#names + 1] = name end
 end
-local ask = undeclared(names)
+local ask = undeclared_keys(names)
 if ask then return ask end
 local revision = tonumber(known[2] or 0)
 local seen, reply = open_change(known[1], revision, known[3], known[4])
@@ -58,5 +58,8 @@ else
 end
 -- Wakes the subscribers of the conversation, which then read the state of its turns.
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
-redis.pcall('PUBLISH', log, 0)
+if ARGV[8] ~= '' then
+-- include _publish
+  publish(ARGV[8], log, 0)
+end
 return concluded(seen, true, {revision, count})

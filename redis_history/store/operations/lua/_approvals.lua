@@ -10,7 +10,7 @@ local approvals = {}
 do
   local MOST = 1000 -- open requests of a conversation, so that no script takes long; as MOST_OPEN in values/approvals.py
   -- Reads the requests, and the turns that may wait for them. `packed`: field '?', if the caller has it; '' if there is none.
-  function approvals.load(packed)
+  function approvals.take(packed)
     packed = packed or redis.call('HGET', state, '?')
     approvals.open = packed and packed ~= '' and requests_in(packed) or nil
     local turns = approvals.open and redis.call('HGET', state, 'P')
