@@ -55,7 +55,6 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "pubsub|numsub a",
         "pubsub|numpat",
         "zpopmin {pending_delete}",
-        "zremrangebyscore {registry} 0 1",
     ),
     "compacting": _COMPACTING,
     "following": (

@@ -17,7 +17,7 @@
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
+local FIRST, WIDTH, FIELDS = 13, 3, 10
 local replace = sub(ARGV[10], 1, 1) == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
@@ -51,14 +51,10 @@ local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or as
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
-local asked -- agent, time, id; and what else the turn needs
 if #ARGV[12] > 18 then
 -- include _turns
-  asked = cmsgpack.unpack(sub(ARGV[12], 19))
-  asked.turns, asked.owner, asked.run = unpack(redis.call('HMGET', state, 'P', 'U', 'R')) -- at most 3
-  asked.turns = owed.read(asked.turns)
-  asked.refused = #asked.turns >= owed.most and not owed.find(asked.turns, asked[1])
-  unusual = unusual or asked.refused
+  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 19)))
+  unusual = unusual or owed.refused
 end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
@@ -68,7 +64,7 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked or asked then
+if unusual or owner or agent or forked or owed then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -83,8 +79,8 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
-if asked and asked.refused then return ended({'turns'}) end
-if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
+if owed and owed.refused then return ended({'turns'}) end
+if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
@@ -98,11 +94,7 @@ if byte(ARGV[10], 2) or open then
   needed, approvals.marked = needed or {}, {} -- messages with calls or results
   for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
 end
-if asked then
-  needed = needed or {}
-  for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
-  for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
-end
+if owed and owed.asked then needed = owed.needed(needed or {}) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
@@ -223,9 +215,7 @@ if approvals and approvals.marked and (#approvals.marked > 0 or replace or exces
   approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives, replace or excess > 0)
 end
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
-if asked and added > 0 then
-  owed.ask(asked.turns, asked[1], asked.owner, {asked[3]}, asked[2], math.floor(now / 1000), owed.busy_until(asked.run))
-end
+if owed and owed.asked and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

@@ -88,7 +88,7 @@ class _Adding(Write[T], frozen=True):
         drop = drop_forks if how == b"1" else None
         call = self.script_call(APPEND, settings, args, reply=self.token if begins else "")
         if self.asking is not None:
-            call = with_turn_keys(call, settings)
+            call = with_turn_keys(call, self.conversation_id, self.asking.agent_name, settings)
         return self.send(call, settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:

@@ -154,9 +154,9 @@ class Settings:
     `contact_of`: with the server of a key.
     `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
     archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
-    its slot moves. `locking`: see `with_key_locking`. `durable`: the server acknowledges only durable writes, says its
-    operator. `turn_keys`: those of turns. `audit`: seconds for which the audit trail keeps changes; None: there is
-    none.
+    its slot moves. `turn_keys`: those of turns, for calls that change turns. `locking`: see `with_key_locking`.
+    `durable`: the server acknowledges only durable writes, says its operator. `audit`: seconds for which the audit
+    trail keeps changes; None: there is none.
     """
 
     keyspace: Keyspace
@@ -174,9 +174,9 @@ class Settings:
     locking: bool = False
     durable: bool = False
     lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
-    turn_keys: ExtraKeys = field(default_factory=partial(ExtraKeys, is_of_turns))
     audit: float | None = None
     contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_reply_or_archive, 10.0))
+    turn_keys: ExtraKeys = field(default_factory=partial(ExtraKeys, is_of_turns))
 
     def __post_init__(self) -> None:
         if self.cluster:

@@ -15,8 +15,10 @@ do
     approvals.open = packed and packed ~= '' and requests_in(packed) or nil
     local turns = approvals.open and redis.call('HGET', state, 'P')
     if turns then
+      if not owed then
 -- include _turns
-      approvals.turns = owed.read(turns)
+      end
+      approvals.turns = owed.turns or owed.read(turns) -- one list, also where a question is appended
     end
   end
 
