@@ -31,6 +31,7 @@ from redis_history.values.events import ResetReason
 from redis_history.values.message import ForkedFrom
 from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.values.sizes import MEDIA_TOKENS, tiktoken_counter
+from redis_history.values.usage import Budget, Period, UsageGroup
 
 __all__ = [
     "MEDIA_TOKENS",
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSubscription",
     "AuditEntry",
+    "Budget",
     "Capture",
     "CapturedTurn",
     "Compacted",
@@ -62,6 +64,7 @@ __all__ = [
     "LeftOutReason",
     "NamespaceSubscription",
     "Part",
+    "Period",
     "Preview",
     "PromptReport",
     "ReduceOptions",
@@ -83,5 +86,6 @@ __all__ = [
     "Subscription",
     "Summarizer",
     "ToolResultMasking",
+    "UsageGroup",
     "tiktoken_counter",
 ]

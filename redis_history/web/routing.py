@@ -321,6 +321,7 @@ _LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
 _APPROVALS: Final = ("limit", "user_id", "agent_name")
 _SEARCH: Final = ("conversation", "user_id", "q", "limit", "role", "participant", "tool", "since", "before")
+_USAGE: Final = ("user_id", "agent_name", "since", "until", "by")
 
 API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/openapi.json": {"GET": Endpoint(openapi, "list", "Any")},
@@ -351,6 +352,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
     "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
     "/v1/approvals": {"GET": Endpoint(_endpoints.approvals, "list", "Approvals", _APPROVALS)},
+    "/v1/usage": {"GET": Endpoint(_endpoints.usage, "usage", "Totals", _USAGE)},
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }

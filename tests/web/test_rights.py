@@ -51,6 +51,7 @@ VIEW = {
     "POST /v1/conversations/{conversation}/approvals/{call}": [
         Asked("POST", f"{C}/approvals/wait", {"decide"}, {"approved": True})
     ],
+    "GET /v1/usage": [Asked("GET", "/v1/usage?user_id=bob", {"usage"})],
     "DELETE /v1/users/{user}": [Asked("DELETE", "/v1/users/bob", {"erase"})],
     "GET /v1/conversations/{conversation}": [Asked("GET", C, {"read"})],
     "PATCH /v1/conversations/{conversation}": [Asked("PATCH", C, {"rename"}, {"title": "T"})],

@@ -3,8 +3,10 @@
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
 --       for approval   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each), and for a message that asks for an answer,
---       MessagePack of the agent's name, the time in milliseconds, and its id; then three for each message, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
+--       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
+--       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
+--       13 and so on: three for each message, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -51,9 +53,11 @@ local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or as
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
-if #ARGV[12] > 18 then
+local usage_at = 18
+if #ARGV[12] > 18 then usage_at = 20 + struct.unpack('>I2', ARGV[12], 19) end
+if usage_at > 20 then
 -- include _turns
-  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 19)))
+  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 21, usage_at)))
   unusual = unusual or owed.refused
 end
 local searched = #ARGV >= FIRST + WIDTH * count
@@ -64,7 +68,11 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked or owed then
+if #ARGV[12] > usage_at then
+-- include _usage
+  usage.read(ARGV[12], usage_at + 1)
+end
+if unusual or owner or agent or forked or usage or owed then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -94,6 +102,7 @@ if byte(ARGV[10], 2) or open then
   needed, approvals.marked = needed or {}, {} -- messages with calls or results
   for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
 end
+if usage then needed = usage.keys({owner, agent}, needed) end
 if owed and owed.asked then needed = owed.needed(needed or {}) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
@@ -155,6 +164,7 @@ for i = 1, count do
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
+    if usage then usage.note(i, ARGV[at], time) end
     times[added] = time
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, head, rest)
@@ -203,6 +213,7 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
+if usage then usage.count(usage.given, {owner, agent}) end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)

@@ -5,7 +5,7 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~', '%')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
@@ -17,6 +17,11 @@ for _, name in ipairs(approvals.open and approvals.keys(later) or {}) do names[#
 for _, name in ipairs(approvals.lists_if_open({known[8], known[9]})) do names[#names + 1] = name end
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
+end
+local moves = known[12] and (later[1] ~= known[8] or later[2] ~= known[9])
+if moves then
+-- include _usage
+  usage.keys({known[8], known[9]}, usage.keys(later, names))
 end
 local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
@@ -46,6 +51,7 @@ local function leave(former, present)
 end
 leave(lists_of({known[8], known[9], known[10]}), lists_of(owners()))
 leave(approvals.lists_if_open({known[8], known[9]}), approvals.lists_if_open(owners()))
+if moves then usage.move(known[12], {known[8], known[9]}, later) end
 if not epoch then
   begin(seen)
   if ARGV[6] == '' then redis.call('PERSIST', registry) end

@@ -11,7 +11,9 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.pcall('PEXPIREAT', messages, ends) -- a node that a slot is leaving refuses this if the last message has just left
   redis.call('PEXPIREAT', log, ends)
-  local listed = redis.call('HGET', state, '~')
+  local more = redis.call('HMGET', state, '~', '%')
+  local listed = more[1]
+  if more[2] then redis.call('PEXPIREAT', sub(state, 1, -2) .. 'k', ends) end -- the ledger, see _usage.lua
   if listed then -- the content of a reply, which its writer or a reader will need
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
@@ -48,13 +50,15 @@ local function note_archives(names, place)
 end
 
 -- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
--- lists of open requests for approval, which it reads.
+-- ledger of usage (_usage.lua) and the lists of open requests for approval, which it reads.
 local function contents_in(archives, streaming)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
-  if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  local more = redis.call('HMGET', state, 'X', '%')
+  if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  if more[2] then names[#names + 1] = sub(state, 1, -2) .. 'k' end
   if not approvals.open then approvals.take() end
   for _, list in ipairs(approvals.open and approvals.keys(owners()) or {}) do names[#names + 1] = list end
   return names
