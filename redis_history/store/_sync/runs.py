@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import (
     BackendRefusedError,
+    BudgetExceededError,
     DurabilityError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -208,8 +210,8 @@ class Run:
             self._settle_former()
             if self._taken is not None and self._taken.turn is not None:
                 self._turn = self._read_turn(*self._taken.turn)
-        except BaseException:
-            uninterrupted(self._abandon, self._unfinished)
+        except BaseException as error:
+            uninterrupted(partial(self._abandon, error), self._unfinished)
             raise
 
     def _take(self) -> bool:
@@ -261,9 +263,13 @@ class Run:
         reason = f": {self._stop_reason}" if self._stop_reason else ""
         return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
 
-    def _abandon(self) -> None:
-        """End a run that did not begin."""
-        self._end("stopped" if self._stop_requested else "interrupted")
+    def _abandon(self, error: BaseException | None = None) -> None:
+        """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
+        turn is given back."""
+        status: RunStatus = "stopped" if self._stop_requested else "interrupted"
+        if isinstance(error, BudgetExceededError):
+            status, self._error_name = "failed", type(error).__name__
+        self._end(status)
 
     def _end(self, status: RunStatus) -> None:
         self._ended = True
