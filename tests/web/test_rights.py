@@ -221,11 +221,11 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 4080
+    assert await tried([one for some in VIEW.values() for one in some], make) == 4472
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1728), ("ag-ui", AG_UI, 1536)])
+@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1872), ("ag-ui", AG_UI, 1664)])
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
     def make(store: Any, **options: Any) -> Any:
         return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)
