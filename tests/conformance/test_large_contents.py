@@ -419,6 +419,20 @@ async def test_a_reply_may_end_large(store: Any, beside: Beside) -> None:
     await beside.are(1)
 
 
+async def test_a_large_call_waits_for_approval_and_is_decided(store: Any, beside: Beside) -> None:
+    await store.append("c", assistant(tool_use("c1", "pay", {"why": TEXT}, needs_approval=True), TEXT + "y", id="m"))
+    await beside.are(2)
+    [asked] = await store.list_approvals()
+    assert (asked.call_id, asked.input) == ("c1", {"why": TEXT})
+    decided = await store.decide("c", "c1", True)
+    assert (decided.input, decided.approved) == ({"why": TEXT}, True)
+    [message] = await store.get("c")
+    assert (message.text, message.parts[0].input) == (TEXT + "y", {"why": TEXT})
+    assert await store.list_approvals() == []
+    assert (await store.decide("c", "c1", True)).duplicate, "also found among the newest messages"
+    await beside.are(2)
+
+
 async def test_a_batch_holds_more_bytes_with_large_contents(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [large(str(number), "z" * 1_000_000) for number in range(5)]
     await store.append_many("c", many)

@@ -34,10 +34,12 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":b:[0-9a-f]{56}$", ":b:<digests>", name)
                 name = re.sub(r":([uvpb]):[0-9a-f]{40}$", r":\1:<digest>", name)
+                name = re.sub(r"}:a:[uv][0-9a-f]{40}$", "}:a:u<digest>", name)
                 name = re.sub(r":([qk])((?::[0-9a-f]{40})+)$", _digests, name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+    audited = HistoryStore(server.url, namespace=namespace, audit=60)
+    with audited, HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
         store.append("a b", user("x"))
         look()
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
@@ -54,6 +56,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             look()
         assert len(found) == 8
         store.update_conversation("a b", user_id=1, agent_name="a")
+        audited.append("a b", assistant(tool_use("call", "x", needs_approval=True)))
+        look()
         store.append("a b", assistant("x", usage=Usage(1)))
         store.set_budget(1, tokens=7)
         store.ask("a b", user("x"))  # a turn of an owner; another agent's waits
@@ -124,6 +128,7 @@ def test_the_fields_of_the_state(server: RealServer, namespace: str) -> None:
         store.create_conversation(Conversation("c", **record))
         store.append_many("c", [user("x", id=name, usage=Usage(1)) for name in "abc"])
         store.append("c", user("x" * 40_000))
+        store.append("c", assistant(tool_use("call", "x", needs_approval=True)))
         store.retry_turn("c")
         store._backend.execute(TakeRun("c", (("1", None),), False))
         store._backend.execute(TakeRun("c", (("2", None),), True))
