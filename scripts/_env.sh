@@ -81,3 +81,17 @@ prepare_strace() {
   echo "Installing strace ..." >&2
   apt_install strace || echo "strace could not be installed: the tests of power failures are skipped." >&2
 }
+
+# Unpacks Debian's Redis into $VENV, for the conformance tests of restricted servers, which leave it out without it. It is
+# not installed, because other tests look for servers on PATH.
+prepare_debian_server() {
+  local folder=$VENV/debian-redis downloads
+  if [ -e "$folder/usr/bin/redis-server" ] || ! command -v apt-get > /dev/null || ! command -v dpkg-deb > /dev/null; then return; fi
+  downloads=$(mktemp -d)
+  if (cd "$downloads" && apt-get download -qq redis-server redis-tools liblzf1 libjemalloc2 liblua5.1-0) > /dev/null 2>&1; then
+    for package in "$downloads"/*.deb; do dpkg-deb -x "$package" "$folder"; done
+  else
+    echo "Debian's Redis could not be downloaded: the tests of restricted servers use another one." >&2
+  fi
+  rm -rf "$downloads"
+}

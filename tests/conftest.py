@@ -16,6 +16,7 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.store._sync._runtime import _idle
 from redis_history.store.operations.keys import Keyspace
 from tests.support.cluster import RealCluster
+from tests.support.restricted import RESTRICTED
 from tests.support.servers import RealServer, lasting, wait_until
 
 settings.register_profile(
@@ -75,9 +76,10 @@ class Servers:
         self._running: dict[str, Any] = {}
 
     def __call__(self, kind: str) -> Any:
-        """A RealServer; of the kind "cluster" a RealCluster, which has the same `url` and `client`."""
+        """A RealServer; of the kind "cluster" a RealCluster, which has the same `url` and `client`; of the kind
+        "lua54" a server that takes declared keys only, and runs scripts on Lua 5.4."""
         if kind not in self._running:
-            self._running[kind] = RealCluster() if kind == "cluster" else RealServer(kind)
+            self._running[kind] = _server(kind)
             self._running[kind].start()
         return self._running[kind]
 
@@ -114,6 +116,16 @@ class Servers:
         for server in self._running.values():
             server.close()
         assert not left, f"tests left keys: {left}"
+
+
+def _server(kind: str) -> Any:
+    if kind == "lua54":
+        from tests.support.lua54 import StrictRedis  # needs lupa
+
+        return StrictRedis()
+    if kind in RESTRICTED:
+        return RESTRICTED[kind]()
+    return RealCluster() if kind == "cluster" else RealServer(kind)
 
 
 def drop_indexes(client: Any, namespace: str) -> None:
@@ -191,7 +203,9 @@ def no_leaked_threads() -> Iterator[None]:
     def gone() -> bool:
         idle = {worker.thread for worker in _idle}  # they end on their own a second later
         return all(
-            thread in before or thread in idle or thread.name.startswith(("asyncio_", "ThreadPoolExecutor"))
+            thread in before
+            or thread in idle
+            or thread.name.startswith(("asyncio_", "ThreadPoolExecutor", "strict server"))
             for thread in threading.enumerate()
         )
 

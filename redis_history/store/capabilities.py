@@ -14,13 +14,14 @@ class Capabilities(Struct, frozen=True):
 
     `str` shows one value per line. In a cluster: abilities of all primaries, and their least durable settings.
 
-    - `backend`: "redis" (or compatible), "valkey", "memory" or "custom". `version`: of the server.
+    - `backend`: "redis" (or unknown and compatible), "valkey", "kvrocks", "dragonfly", "garnet", "keydb", "upstash",
+      "memory" or "custom". `version`: of the server itself, not of the Redis that it is compatible with.
     - `mode`: "standalone", "cluster" or "sentinel".
     - `search`: "server" (its index) or "client" (the store reads and ranks one conversation). `search_module`: name and
       version of the server's search module.
     - `notifications`: whether the server's settings announce changes. Subscriptions add missing flags if they can.
     - `doorbell`: how subscriptions learn of changes: "notifications", "publish", "poll" or "direct" (the backend
-      itself).
+      itself). `doorbell_all`: the same for `subscribe_all` and compressors, which need patterns of channels.
     - `aof`: whether there is an append-only file. `appendfsync`, `snapshots`: the server's settings.
     - `eviction`: the policy for a full memory. `replicas`: connected ones; in a cluster, the lowest number.
     - `durability`: the possible values of a store's option `durability`.
@@ -33,6 +34,7 @@ class Capabilities(Struct, frozen=True):
     search_module: str | None = None
     notifications: bool | None = None
     doorbell: Literal["notifications", "publish", "poll", "direct"] | None = None
+    doorbell_all: Literal["notifications", "publish", "poll", "direct"] | None = None
     aof: bool | None = None
     appendfsync: str | None = None
     snapshots: bool | None = None
@@ -45,7 +47,8 @@ class Capabilities(Struct, frozen=True):
         """Risks to stored conversations, as sentences. Unknown settings do not count as risks."""
         found = []
         if self.eviction not in (None, "noeviction"):
-            found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")
+            which = "keys that expire" if self.eviction.startswith("volatile") else "keys"
+            found.append(f"the server evicts {which} when its memory is full ({self.eviction}): set noeviction")
         if self.aof is False:
             lost = "all since the last snapshot" if self.snapshots else "everything"
             found.append(f"there is no append-only file: a restart loses {lost}")

@@ -44,10 +44,11 @@ class Claim(Struct, frozen=True):
 class TurnEnd(Struct, frozen=True):
     """What becomes of the turn that a run answers. `how`: "done"; "back" (its worker stops: it is due at once);
     "wait"; or the name of the error that ended the attempt. `taken`: ids of messages that came during the run, and
-    were answered, too."""
+    were answered, too. `agent_name`: whose turn it is."""
 
     how: str
     taken: tuple[str, ...] = ()
+    agent_name: str | None = None
 
 
 class Taken(NamedTuple):

@@ -53,11 +53,17 @@ def why_not(tier: str, server: Capabilities) -> str | None:
     if server.version is None:
         return "the server does not report its version; allow this user INFO"
     name = f"{server.backend} {server.version}"
+    since = _WAITAOF_SINCE.get(server.backend)
+    if since is None:
+        return f"{name} has no WAITAOF. If it acknowledges only durable writes, say so: durable_server=True"
     version = tuple(int(number) for number in server.version.split("."))
-    if version < _WAITAOF_SINCE.get(server.backend, (7, 2)):
+    if version < since:
         return f"it needs WAITAOF, which came with version 7.2, and this is {name}"
     if not server.aof:
-        return "the server has no append-only file; set appendonly to yes"
+        return (
+            "the server has no append-only file; set appendonly to yes, or durable_server=True if it acknowledges only "
+            "durable writes in another way, as MemoryDB does"
+        )
     if server.appendfsync == "no":
         return "the server never fsyncs its append-only file; set appendfsync to everysec or always"
     ranges = _TOO_EARLY.get(server.backend, ())
@@ -66,6 +72,6 @@ def why_not(tier: str, server: Capabilities) -> str | None:
         setting = server.appendfsync or "unknown"
         return (
             f"{name} confirms before the fsync, unless appendfsync is always, and here it is {setting}; "
-            "set it, or use Redis 7.4.3, 8.0 or newer"
+            "set it, or use Redis 7.4.3, 8.0 or newer. Where it cannot be read and is always: durable_server=True"
         )
     return None

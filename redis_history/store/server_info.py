@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import structs
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ResponseError
 
 from redis_history.errors import UnsupportedServerError
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.durability import tiers
 from redis_history.store.operations.base import as_map
+from redis_history.store.operations.failures import is_transient
 
-_MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}
+#: The first versions with all commands that are needed, by the release notes; of the last five not tested.
+_MINIMUM: Final[dict[str, tuple[int, ...]]] = {
+    "redis": (6, 2), "valkey": (7, 2), "kvrocks": (2, 8), "dragonfly": (1, 0), "garnet": (1, 0), "upstash": (1, 0),
+    "keydb": (6, 3),
+}  # fmt: skip
+#: Where scripts may use declared keys only: always, or unless the server is configured otherwise. Search documents are
+#: not declared, so the index is not used there.
+DECLARED_ONLY: Final = frozenset({"dragonfly", "upstash", "kvrocks"})
 
 
 class Server(NamedTuple):
-    """`product`: "valkey", or "redis" for Redis and other compatible servers."""
+    """`product`: "redis", also for unknown compatible servers, or another name of `_MINIMUM`. `version`: its own."""
 
     product: str
     version: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.product} {'.'.join(map(str, self.version))}"
+
+
+def product_of(info: Mapping[str, str]) -> str:
+    """The server by what INFO says. Others also report a version of Redis, which they are compatible with."""
+    for name in _MINIMUM:
+        if name != "redis" and f"{name}_version" in info:
+            return name
+    return "keydb" if "mvcc_depth" in info else "redis"
 
 
 def read_info(reply: object) -> Server:
@@ -30,10 +51,10 @@ def read_info(reply: object) -> Server:
     if not isinstance(reply, str):
         raise UnsupportedServerError(f"INFO returned {type(reply).__name__} instead of text, so this is not Redis")
     info = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line)
-    product = "valkey" if "valkey_version" in info else "redis"
-    text = info.get(f"{product}_version", "")
-    try:
-        version = tuple(int(number) for number in text.split(".")[:3])
+    product = product_of(info)
+    text = info.get(f"{product}_version") or info.get("redis_version", "")
+    try:  # Dragonfly and Garnet have letters before and behind the numbers
+        version = tuple(int(number) for number in re.sub(r"^(?:df-)?v|-\w*$", "", text).split(".")[:3])
     except ValueError as error:
         raise UnsupportedServerError(f"the server reports no valid version: {text[:40]!r}") from error
     if version < _MINIMUM[product]:
@@ -67,7 +88,7 @@ QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name]
 def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
     """Reads the replies to QUESTIONS. Raises UnsupportedServerError."""
     info_reply, modules, *configured = replies
-    if isinstance(info_reply, NoPermissionError):
+    if isinstance(info_reply, ResponseError) and not is_transient(info_reply):
         product, version, info = "redis", None, {}
     elif isinstance(info_reply, Exception):
         raise info_reply

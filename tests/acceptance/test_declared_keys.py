@@ -1,6 +1,7 @@
-"""In a cluster, each script declares every key that it uses, as docs/data-model.md says: see "Declared keys".
+"""Each script declares every key that it uses, as docs/data-model.md says: see "Declared keys".
 
-The nodes tell what they execute (MONITOR): the keys that a script declares, and those of each command in it."""
+The nodes tell what they execute (MONITOR): the keys that a script declares, and those of each command in it. A server
+that takes no other keys, and no Lua 5.1, executes the same work."""
 
 import contextlib
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
+from redis_history.cli.doctor import examine
 from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import (
     ChangeTurns,
@@ -29,7 +31,9 @@ from redis_history.store.operations.scripts import SCRIPTS
 from tests.conftest import Servers
 from tests.docs.pages import DOCS, rows, sections
 from tests.support.cluster import RealCluster
-from tests.support.servers import wait_until
+from tests.support.lua54 import StrictServer
+from tests.support.script_keys import keys_of
+from tests.support.servers import RealServer, wait_until
 
 #: The kind of a key, by what follows the hash tag.
 KINDS: Final = {
@@ -46,9 +50,8 @@ KINDS: Final = {
     "content": r"[^:]+:t:\w+",
     "draft": r"[^:]+:d:\w+(:0)?",
 }
-#: How many arguments of a command are keys, from the first on. Other commands take one key.
-KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
-WITHOUT_KEYS: Final = {"TIME", "INFO", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
+#: Scripts that only work on search documents.
+OF_THE_INDEX: Final = {"documents", "mark", "purge", "search", "fetch"}
 
 
 def _kind(key: str) -> str:
@@ -78,8 +81,8 @@ class Traced:
             self._name, self._keys = self._names.get(digest, ""), set(args[2 : 2 + int(args[1])])
             if self._name:
                 self.declared[self._name].append(set(map(_kind, self._keys)))
-        elif where[0] == "lua" and self._name and command.upper() not in WITHOUT_KEYS:
-            for key in args[: KEYS_OF.get(command.upper(), 1)]:
+        elif where[0] == "lua" and self._name:
+            for key in map(bytes.decode, keys_of([command.encode(), *map(str.encode, args)])):
                 if key.endswith((":none", ":none2")):  # never made: they tell whether the slot moves
                     continue
                 if key not in self._keys:
@@ -87,10 +90,11 @@ class Traced:
 
 
 @contextlib.contextmanager
-def traced(cluster: RealCluster) -> Iterator[Traced]:
+def traced(server: RealCluster | RealServer) -> Iterator[Traced]:
     found = Traced()
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(node.client()) for node in cluster.nodes]
+        nodes = server.nodes if isinstance(server, RealCluster) else [server]
+        clients = [stack.enter_context(node.client()) for node in nodes]
         monitors = [stack.enter_context(client.monitor()) for client in clients]
         yield found
         for client, monitor in zip(clients, monitors, strict=True):
@@ -107,22 +111,28 @@ def _messages(count: int, start: int = 0) -> list[Any]:
     return [user(f"word {number}", id=f"m{number}") for number in range(start, start + count)]
 
 
-def _work(cluster: RealCluster, namespace: str) -> None:
-    """All operations, in their different situations."""
-    url, state = cluster.url, Keyspace(namespace).conversation("c").state
+def _work(server: RealCluster | RealServer, namespace: str, url: str | None = None) -> None:
+    """All operations, in their different situations. `url`: of a proxy in front of the server."""
+    url, state = url or server.url, Keyspace(namespace).conversation("c").state
     with (
-        cluster.client() as client,
+        server.client() as client,
         HistoryStore(url, namespace=namespace) as store,
         HistoryStore(url, namespace=namespace, max_messages=5) as capped,
         HistoryStore(url, namespace=namespace, ttl=3600) as brief,
     ):
         store.create_conversation(Conversation("c", user_id="u", agent_name="a"))
+        first = store.snapshot("c").cursor
         store.append_many("c", _messages(20))
         store.append("c", user("word 3", id="m3"))
         store.update_message("c", user("other", id="m1"))
         store.delete_messages("c", ["m2", "unknown"])
         for through, name in (("m5", "s1"), ("m7", "s2")):
             store.compact("c", through=through, summary=user("so far", id=name, metadata={"is_summary": True}))
+        with HistoryStore(url, namespace=namespace) as other:  # which does not know the archives yet
+            other.get_message("c", "m4")
+        with HistoryStore(url, namespace=namespace) as other, other.subscribe("c", after=first) as changes:
+            for _ in range(5):
+                assert changes.get(timeout=10)
         store.get("c", include_archived=True)
         store.get_message("c", "m4")
         cursor = store.snapshot("c").cursor
@@ -131,6 +141,8 @@ def _work(cluster: RealCluster, namespace: str) -> None:
         store.append("fork", user("x"))
         with store.subscribe("c", after=cursor) as changes:
             assert changes.get(timeout=10)
+        with store.subscribe_all() as every:
+            assert every.get(timeout=0) is None
         with store.stream("c", id="live") as reply:
             reply.write("text")
             wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")
@@ -237,6 +249,36 @@ def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: s
         assert found.undeclared[name] <= undeclared, name
 
 
+@pytest.mark.parametrize("kind", ["plain", "redis"])
+def test_scripts_declare_their_keys_on_one_server(kind: str, server_of: Servers, namespace: str) -> None:
+    server = server_of(kind)
+    with traced(server) as found:
+        _work(server, namespace)
+    undeclared = set().union(*found.undeclared.values())
+    assert undeclared <= ({"document", "work"} if kind == "redis" else set())
+    assert found.declared.keys() | OF_THE_INDEX == {*SCRIPTS}
+
+
+@pytest.mark.parametrize("product", ["dragonfly", "upstash"])
+def test_scripts_run_on_lua_54_with_declared_keys_only(product: str, server_of: Servers, namespace: str) -> None:
+    server = server_of("plain")
+    versions = {"dragonfly": {"redis_version": "7.4.0", "dragonfly_version": "df-v1.36.0"}}
+    info = versions.get(product, {"redis_version": "7.0.0", "upstash_version": "1.12.1"})
+    strict = StrictServer(str(server.socket), info=info, locks=product == "upstash")
+    try:
+        _work(server, namespace, strict.url)
+        assert not strict.faults
+        assert strict.most_arguments <= 3500
+        assert strict.with_flag == {product == "upstash"}
+        with HistoryStore(strict.url, namespace=namespace) as store:
+            found = {one.check: one for one in examine(store, strict.url)}
+        assert {name: one.detail for name, one in found.items() if one.state == "problem"} == {}
+        assert "declared keys only" in found["search"].detail
+        assert not strict.faults
+    finally:
+        strict.close()
+
+
 @pytest.mark.proves("cluster")
 def test_writes_to_a_conversation_with_an_owner_take_one_round_trip(server_of: Servers, namespace: str) -> None:
     cluster = server_of("cluster")
@@ -254,3 +296,28 @@ def test_writes_to_a_conversation_with_an_owner_take_one_round_trip(server_of: S
         assert len(found.declared["append"]) == 1
         assert [one.conversation_id for one in store.list_conversations(user_id="v")] == ["c"]
         assert not store.list_conversations(user_id="u")
+
+
+def test_repeated_calls_on_one_server_take_one_round_trip(server_of: Servers, namespace: str) -> None:
+    server = server_of("plain")
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.create_conversation(Conversation("c", user_id="u"))
+        store.append_many("c", _messages(5))
+        store.compact("c", through="m2", summary="so far")
+        store.get("c", include_archived=True)
+        with store.stream("c", id="live") as reply:
+            reply.write("text")
+            wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")
+            store.snapshot("c")
+            with traced(server) as found:
+                for _ in range(3):
+                    store.append("c", user("x"))
+                    store.snapshot("c")
+                    store.get("c", include_archived=True)
+            assert found.declared["append"] == 3 * [{"state", "messages", "log", "registry", "list"}]
+            assert found.declared["head"] == 3 * [{"state", "messages", "log", "registry", "content", "archive"}]
+            assert len(found.declared["page_archived"]) == 3
+        with traced(server) as found, store.stream("c") as reply:
+            reply.write("text")
+        assert len(found.declared["append"]) == 1, "the writer declares the content itself"
+        assert len(found.declared["update"]) == 1

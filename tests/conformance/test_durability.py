@@ -8,6 +8,7 @@ from redis_history import Capabilities, Conversation, user
 from redis_history.errors import CapabilityError, ConfigurationError, DurabilityError, MessageNotFoundError
 from redis_history.store.changelog import is_of_call
 from tests.conformance.conftest import Stores
+from tests.support.restricted import DOORBELLS, LIKE
 
 
 @pytest.mark.smoke
@@ -17,14 +18,23 @@ async def test_capabilities_are_those_of_the_backend(stores: Stores, store: Any)
     assert isinstance(found, Capabilities)
     assert found.dangers == ()
     if stores.backend == "memory":
-        assert found in (Capabilities("memory", search="client", doorbell="direct"), Capabilities("custom"))
+        assert found in (
+            Capabilities("memory", search="client", doorbell="direct", doorbell_all="direct"),
+            Capabilities("custom"),
+        )
+        return
+    if stores.kind in LIKE:
+        assert (found.doorbell, found.doorbell_all) == DOORBELLS[stores.kind]
+        assert found.mode == ("cluster" if stores.backend == "cluster" else None)
+        assert found.appendfsync is None
         return
     assert found.backend == ("valkey" if stores.backend == "valkey" else "redis")
     assert found.mode == ("cluster" if stores.backend == "cluster" else "standalone")
     has_search = stores.backend != "plain"
     assert found.search == ("server" if has_search else "client")
     assert (found.search_module is not None) == has_search
-    assert (found.doorbell, found.aof, found.appendfsync) == ("notifications", True, "everysec")
+    assert (found.doorbell, found.doorbell_all) == ("notifications", "notifications")
+    assert (found.aof, found.appendfsync) == (True, "everysec")
     assert (found.eviction, found.replicas, found.durability[0]) == ("noeviction", 0, "server")
     assert f"backend: {found.backend}\nversion: {found.version}\n" in str(found)
 

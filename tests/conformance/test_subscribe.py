@@ -303,7 +303,8 @@ async def test_subscribers_receive_a_deletion_and_a_reset_for_a_new_conversation
 
 @pytest.mark.proves("reset")
 @ONE_AND_ALL
-async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, every: bool) -> None:
+async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(stores: Any, store: Any, every: bool) -> None:
+    stores.need_notifications()
     await store.append("c", user("0"))
     cursor = (await store.snapshot("c")).cursor
     await store.delete_conversation("c")
@@ -317,6 +318,7 @@ async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, ever
 
 @pytest.mark.proves("reset")
 async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(stores: Any) -> None:
+    stores.need_notifications()
     store = stores()
     subscription = store.subscribe("c")
     await subscription.open()

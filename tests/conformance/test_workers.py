@@ -393,7 +393,7 @@ async def test_a_full_server_takes_no_turn_and_ends_those_under_way(own_server: 
                 client.config_set("maxmemory", 1)
 
     async with open_store(face, server.url, retry=RetryPolicy(deadline=0.1)) as store:
-        await store.ask("second", user("x"), at=timedelta(seconds=0.3))
+        await store.ask("second", user("x"), at=timedelta(seconds=3))
         await store.ask("first", user("x"))
         async with working(worker_of(store, answer)):
 

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redis_history import Conversation, HistoryStore, Participant, tool_use, user
 from redis_history.store.operations import ChangeTurns, Clear, TakeRun, TakeSeat
@@ -70,7 +71,10 @@ def _digests(found: re.Match[str]) -> str:
 
 def _send(client: Any, call: Call) -> None:
     seconds, microseconds = client.time()
-    client.execute_command(*call.words(with_source=True, sent=b"%d%06d" % (seconds, microseconds)), NEVER_DECODE=True)
+    sent = b"%d%06d" % (seconds, microseconds)
+    reply = client.execute_command(*call.words(with_source=True, sent=sent), NEVER_DECODE=True)
+    if reply[0] == b"keys":
+        _send(client, replace(call, keys=(*call.keys, *reply[1:])))
 
 
 def test_the_search_documents(server: RealServer, namespace: str) -> None:

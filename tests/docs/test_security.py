@@ -375,4 +375,4 @@ def test_the_page_has_the_line_of_a_role_and_the_names_of_all() -> None:
     assert "+select" in acl_line(KEYS, 3, "reader", cluster=False)
     assert "&__keyspace@3__:rh2:{support:*" in acl_line(KEYS, 3, "reader", cluster=False)
     named = prose(DOCS / "how-to" / "cluster.md")
-    assert all(f"`+{command}`" in named for command in commands("clustering"))
+    assert all(f"`+{command}`" in named for command in (*commands("clustering"), *commands("sharding")))

@@ -104,7 +104,11 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "a key that is not declared": (
         "",
         "cluster",
-        ("_lists.lua", "local function undeclared(names)", "local function undeclared(names)\n  do return end"),
+        (
+            "_declared.lua",
+            "local function undeclared_keys(names)",
+            "local function undeclared_keys(names)\n  do return end",
+        ),
     ),
     "a ttl that replies do not get": (
         "keys are left",

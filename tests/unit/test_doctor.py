@@ -7,7 +7,7 @@ from msgspec import structs
 from redis.exceptions import NoPermissionError
 
 from redis_history.cli.doctor.checks import Answers, Finding, Where, check_search, check_server, where_is
-from redis_history.cli.doctor.examination import read_answers
+from redis_history.cli.doctor.examination import lacking_settings, read_answers
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.operations.index import IndexState
 from redis_history.store.operations.keys import Keyspace
@@ -57,6 +57,8 @@ def test_a_server_without_a_fault() -> None:
         ({"notifications": None, "doorbell": "publish"}, {"missing": {"compacting": ["publish"]}}, "notifications",
          "limited"),
         ({"notifications": False}, {}, "notifications", "ok"),
+        ({"doorbell": "poll", "doorbell_all": "poll"}, {}, "notifications", "limited"),
+        ({"doorbell": "publish", "notifications": None, "doorbell_all": "poll"}, {}, "notifications", "limited"),
         ({"notifications": False}, {"settable": False}, "notifications", "limited"),
     ],
 )  # fmt: skip
@@ -84,8 +86,6 @@ def test_versions_with_a_hole_in_the_sandbox_of_scripts(product: str, version: s
     assert findings(where=PRIVATE, backend=product, version=version)["version"].state == "ok", (
         "only its user reaches it"
     )
-    dragonfly = {"info": [{"dragonfly_version": "df-v1.30", "used_memory": "5"}]}
-    assert findings(answers=dragonfly, backend=product, version=version)["version"].state == "ok"
 
 
 def test_a_server_that_does_not_take_a_command() -> None:
@@ -167,6 +167,19 @@ def test_commands_that_can_be_typed(url: str, database: int, command: str) -> No
     assert "secret" not in repr(where)
 
 
+def test_missing_patterns_are_named() -> None:
+    found = findings(doorbell="notifications", doorbell_all="poll")["notifications"]
+    assert "PSUBSCRIBE" in found.detail
+    assert found.fix is None
+    refused = {"missing": {"following": ["psubscribe"]}}
+    assert findings(answers=refused, doorbell_all="poll")["notifications"].fix == "see rights"
+
+
+def test_a_server_without_info_gets_no_advice_to_allow_it() -> None:
+    assert findings(version=None)["version"].fix is not None
+    assert findings(WHERE._replace(lacks=frozenset({"INFO"})), version=None)["version"].fix is None
+
+
 def test_a_private_server_needs_no_command_for_notifications() -> None:
     assert findings(PRIVATE, notifications=False)["notifications"].fix is None
 
@@ -176,7 +189,42 @@ def test_valkey_has_its_own_program_and_module() -> None:
     persistence = findings(where, backend="valkey", aof=False)["persistence"]
     assert persistence.fix == "valkey-cli -h h -p 6379 CONFIG SET appendonly yes"
     search = check_search(structs.replace(GOOD, backend="valkey", search_module=None), ANSWERS, where, stored=False)
-    assert "valkey-search" in str(search.fix)
+    assert "Redis 8" in str(search.fix)
+
+
+@pytest.mark.parametrize("product", ["kvrocks", "dragonfly", "garnet", "keydb", "upstash"])
+def test_compatible_servers_are_named_and_have_no_redis_version_to_upgrade(product: str) -> None:
+    found = findings(backend=product, version="7.0.0")["version"]
+    assert (found.state, found.fix) == ("ok", None)
+    assert found.detail.lower().startswith(f"{product} 7.0.0")
+    assert "not tested" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("policy", "which"), [("volatile-lru", "conversations with a ttl"), ("allkeys-lfu", "any keys")]
+)
+def test_eviction_policies_that_break_conversations(policy: str, which: str) -> None:
+    found = findings(eviction=policy)["memory"]
+    assert which in found.detail
+    assert found.fix == "redis-cli -h db.example -p 6380 --user ann --askpass CONFIG SET maxmemory-policy noeviction"
+    where = WHERE._replace(lacks=frozenset({"maxmemory-policy"}))
+    assert "redis-cli" not in str(findings(where, eviction=policy)["memory"].fix)
+
+
+def test_settings_that_a_service_does_not_have() -> None:
+    known, unknown = {b"appendonly": b"yes"}, NoPermissionError("no")
+    assert lacking_settings([[known, {}, [], unknown, unknown]]) == {"maxmemory-policy", "maxmemory"}
+    assert not lacking_settings([[known] * 5])
+
+
+def test_why_a_search_module_is_not_used() -> None:
+    module = structs.replace(GOOD, backend="valkey", search_module="search 1.2.0")
+    answers = structs.replace(ANSWERS, incapable="Unexpected argument NOHL")
+    found = check_search(module, answers, WHERE, stored=True)
+    assert found.state == "limited"
+    assert "NOHL" in found.detail
+    declared = structs.replace(ANSWERS, unusable="scripts of dragonfly 1.36.0 may use declared keys only")
+    assert "declared keys" in check_search(GOOD, declared, WHERE, stored=True).detail
 
 
 def test_answers_that_are_refusals() -> None:

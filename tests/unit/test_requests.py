@@ -282,6 +282,7 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
 OPTIONS: list[dict[str, Any]] = [
     *({"log_length": one} for one in (-1, 1.5, "1000", None, True, 2**63)),
     *({"poll_interval": one} for one in (-1, float("nan"), float("inf"), "3", None, [1], True)),
+    *({"durable_server": one} for one in (True, 1, "yes", None)),
     *({"durability_timeout": one} for one in (0, float("inf"), "5")),
     *({"log_length": 0}, {"ttl": 0}, {"ttl": "1"}, {"ttl": float("nan")}, {"ttl": 10**400}, {"poll_interval": 0}),
     *({"max_messages": 0}, {"max_messages": 1.5}, {"max_messages": "5"}, {"max_messages": True}),

@@ -38,13 +38,14 @@ def test_resp2_and_resp3_give_the_same() -> None:
     new = survey(reply.decode(), [{b"name": b"search", b"ver": 80205}], *({name: value} for name, value in flags))
     assert old == new
     assert old == Capabilities(
-        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, None, True, "always", True,
+        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, None, None, True, "always", True,
         "noeviction", 2, ("server", "fsync", "replicas"),
     )  # fmt: skip
 
 
 def test_refused_answers_are_unknown() -> None:
-    assert survey(REFUSED) == Capabilities("redis", search="client")
+    for refused in (REFUSED, ResponseError("unknown command 'INFO'")):
+        assert survey(refused) == Capabilities("redis", search="client")
     assert survey(REFUSED, sentinel=True).mode == "sentinel"
     with pytest.raises(UnsupportedServerError):
         survey(info(redis_version="5.0.0"))
@@ -71,6 +72,14 @@ def test_which_servers_confirm_an_fsync(backend: str, version: str, everysec: bo
                 FSYNC.check(chosen)
     assert "fsync" not in tiers(structs.replace(server, aof=False))
     assert "fsync" not in tiers(structs.replace(server, version=None))
+
+
+@pytest.mark.parametrize("backend", ["kvrocks", "dragonfly", "garnet", "keydb", "upstash"])
+def test_other_servers_have_no_command_for_an_fsync(backend: str) -> None:
+    server = structs.replace(SOUND, backend=backend, version="9.0.0")
+    assert tiers(server) == ("server", "replicas")
+    with pytest.raises(CapabilityError, match="durable_server"):
+        FSYNC.check(server)
 
 
 def test_a_server_without_replicas_confirms_no_replica() -> None:
@@ -103,6 +112,11 @@ def test_a_cluster_is_as_safe_as_its_worst_node() -> None:
         ({"redis_version": "7.9.240.1"}, Server("redis", (7, 9, 240))),
         ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "7.2.4"}, Server("valkey", (7, 2, 4))),
         ({"redis_version": "7.2.4", "valkey_version": "9.1.0"}, Server("valkey", (9, 1, 0))),
+        ({"redis_version": "4.0.0", "kvrocks_version": "2.12.1"}, Server("kvrocks", (2, 12, 1))),
+        ({"redis_version": "7.4.0", "dragonfly_version": "df-v1.36.0"}, Server("dragonfly", (1, 36, 0))),
+        ({"redis_version": "7.4.3", "garnet_version": "1.0.84-beta"}, Server("garnet", (1, 0, 84))),
+        ({"redis_version": "6.2.6", "upstash_version": "1.12.1"}, Server("upstash", (1, 12, 1))),
+        ({"redis_version": "6.3.4", "mvcc_depth": "0"}, Server("keydb", (6, 3, 4))),
     ],
     ids=str,
 )
@@ -116,6 +130,8 @@ def test_supported_servers(fields: dict[str, str], server: Server) -> None:
     [
         *(info(redis_version=version) for version in ("6.0.20", "6.1.240", "", "unknown", "7.x.1", "9" * 5000, ".")),
         info(redis_version="7.2.4", valkey_version="7.1.9"),
+        info(redis_version="7.2.4", kvrocks_version="2.7.0"),
+        info(redis_version="6.2.0", mvcc_depth=0),
         *(b"", b"\xff\xfe", b"HTTP/1.1 400 Bad Request\r\n\r\n", "# Server", b":::\r\n:"),
         *(None, 5, [], [b"redis_version:7.2.0"]),
     ],

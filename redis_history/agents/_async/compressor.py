@@ -125,6 +125,7 @@ class AsyncCompressor:
         self._running = False
         self._ended_by: BaseException | None = None  # the error that ended a worker
         self._known = Facts()  # it was read
+        self._marks: ops.Marks | None = None  # at the last look
 
     @property
     def stats(self) -> CompressorStats:
@@ -259,13 +260,17 @@ class AsyncCompressor:
 
     async def _look(self) -> None:
         """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
+        self._work.count(looks=1)
+        marks = await self._store.backend.execute(ops.ReadMarks())
+        if marks == self._marks:
+            return
         found = await self._list(_FIRST_LOOK)
         if any(one not in self._known for one in found[_FIRST_LOOK // 2 :]):
             found = await self._list(_KNOWN)
         changed = [one for one in found if one not in self._known]
         self._remember(changed)
         await self._found(changed)
-        self._work.count(looks=1)
+        self._marks = marks
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         found = [await self._store.backend.execute(ops.ReadConversation(name)) for name in conversation_ids]

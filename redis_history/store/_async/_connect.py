@@ -66,7 +66,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
     if client is None and urls.parse_url(url).scheme == "memory":
         return AsyncMemoryBackend(**options.for_memory())
     confirmation = None
-    if options.durability != "server":
+    if options.durability != "server" and not options.durable_server:
         confirmation = Confirmation(options.durability, options.durability_timeout)
     server = connect(url, client, patience=0.0 if confirmation is None else confirmation.timeout)
     cluster, index = isinstance(server, ClusterNodes), None
@@ -84,6 +84,8 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         index,
         options.codec is not None,
         cluster=cluster,
+        poll_interval=options.poll_interval,
+        durable=options.durable_server,
     )
     return (AsyncClusterBackend if cluster else AsyncRedisBackend)(server, settings, retry)
 

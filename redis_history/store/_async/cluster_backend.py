@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 from redis_history.errors import ConfigurationError
-from redis_history.store._async._doorbell import AsyncDoorbell, Topic, call_wake
+from redis_history.store._async._doorbell import AsyncDoorbell, Topic, Way, call_wake
 from redis_history.store._async._node import CLOSED, PROTOCOL, AsyncNode, client_of
 from redis_history.store._async._runtime import (
     Job,
@@ -40,6 +40,7 @@ from redis_history.store._async.redis_backend import AsyncRedisBackend, announce
 from redis_history.store.leases import Contact
 from redis_history.store.operations.base import Call
 from redis_history.store.operations.failures import Attempt, raise_first
+from redis_history.store.operations.settings import Settings
 from redis_history.store.urls import connection_settings
 
 
@@ -117,6 +118,12 @@ class ClusterNodes:
             return _address(cluster.get_node_from_key(key))
         except (redis_errors.SlotNotCoveredError, IndexError) as error:
             raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
+
+    def owner_now(self, key: bytes) -> Address | None:
+        """The node that serves a key, if there is one now."""
+        with suppress(redis_errors.ClusterDownError):
+            return self.owner(key)
+        return None
 
     def contact(self, key: bytes) -> Contact:
         try:
@@ -258,18 +265,30 @@ class AsyncClusterDoorbell:
     """A doorbell for each primary. Runs from the first `watch` until `aclose`.
 
     A node notifies only about its own keys. Every channel is subscribed to at every primary, so that moving slots and
-    failovers need no change; published messages reach all nodes, so one doorbell listens to them. The list of primaries
-    is read again from time to time, because a connection does not report a new shard.
+    failovers need no change. Scripts publish to sharded channels, which belong to the node of their slot, and before
+    Redis 7 to all nodes, so one doorbell listens to that. The list of primaries and their slots is read again from time
+    to time, because a connection does not report a new shard.
     """
 
-    def __init__(self, nodes: ClusterNodes, prefix: bytes, announce: Callable[[AsyncNode], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        nodes: ClusterNodes,
+        settings: Settings,
+        announce: Callable[[AsyncNode], Awaitable[object]],
+        *,
+        warns: bool = True,
+    ) -> None:
         self._nodes = nodes
-        self._prefix = prefix
+        self._prefix = settings.notifications
+        self._registries = settings.keyspace.registries()
+        self._poll_interval = settings.poll_interval
         self._announce = announce
+        self._warns = warns
         # Topics and callbacks in order, for doorbells that are added later.
         self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, AsyncDoorbell] = {}
         self._removed: list[AsyncDoorbell] = []
+        self._owners: list[Address | None] = []
         self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -280,6 +299,29 @@ class AsyncClusterDoorbell:
         """Whether there is a doorbell with a connection at each primary."""
         doorbells = {**self._doorbells}
         return not self._nodes.primaries - doorbells.keys() and all(bell.works for bell in doorbells.values())
+
+    def ways(self, *, is_pattern: bool) -> set[Way]:
+        """See `AsyncDoorbell.ways`; those of all primaries."""
+        if not self.works:
+            return set()
+        ways: set[Way] = {"notifications", "publish"}
+        return ways.intersection(*(bell.ways(is_pattern=is_pattern) for bell in [*self._doorbells.values()]))
+
+    def _shards(self, address: Address, topic: Topic) -> list[bytes]:
+        """The sharded channels for a topic at this node: that of the key, or those of all registries."""
+        names = self._registries if topic.is_pattern else [topic.name]
+        return [name for name in names if self._nodes.owner_now(name) == address]
+
+    def _note_move(self) -> None:
+        self._nodes.stale, self._owners = True, []
+
+    def _compare_shards(self) -> None:
+        """Have the doorbells compare their sharded channels if a slot of the namespace has moved."""
+        owners = [self._nodes.owner_now(registry) for registry in self._registries]
+        if owners != self._owners:
+            self._owners = owners
+            for doorbell in [*self._doorbells.values()]:
+                doorbell.compare()
 
     def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
@@ -322,9 +364,10 @@ class AsyncClusterDoorbell:
         asked = time.monotonic()
         while not (self._closed or is_cancelled()):
             try:
-                if self._nodes.stale or time.monotonic() - asked > _REFRESH_SECONDS:
+                if self._nodes.stale or time.monotonic() - asked > max(_REFRESH_SECONDS, self._poll_interval):
                     await self._nodes.refresh()
                     asked = time.monotonic()
+                    self._compare_shards()
             except Exception as error:  # noqa: BLE001 -- the next attempt may work
                 _logger.info("the doorbell cannot read the list of the cluster's nodes: %s", error)
             try:
@@ -344,7 +387,16 @@ class AsyncClusterDoorbell:
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries - self._doorbells.keys():
                 node = self._nodes.node(address)
-                doorbell = AsyncDoorbell(node, self._prefix, self._announce, hears_published=False)
+                doorbell = AsyncDoorbell(
+                    node,
+                    self._prefix,
+                    self._announce,
+                    poll_interval=self._poll_interval,
+                    hears_published=False,
+                    warns=self._warns,
+                    shards=partial(self._shards, address),
+                    moved=self._note_move,
+                )
                 self._doorbells[address] = doorbell
                 for topic, wake in self._watched:
                     doorbell.watch(topic, wake)
@@ -371,14 +423,13 @@ class AsyncClusterBackend(AsyncRedisBackend):
             await nodes.refresh()
         return [nodes.node(address) for address in sorted(nodes.primaries)]
 
-    def _make_doorbell(self) -> Any:
-        return AsyncClusterDoorbell(self._server, self._settings.notifications, partial(announce, self._settings))
+    def _make_doorbell(self, *, warns: bool = True) -> Any:
+        return AsyncClusterDoorbell(self._server, self._settings, partial(announce, self._settings), warns=warns)
 
     async def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         await self._make_usable()
         await super().watch_run(conversation_id, run_id, wake)
-        with suppress(redis_errors.ClusterDownError):
-            return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
+        return self._server.owner_now(self._settings.keyspace.conversation(conversation_id).state)
 
     async def _reply(
         self, call: Call, attempt: Attempt | None = None, node: AsyncNode | None = None, asking: bool = False
@@ -410,13 +461,21 @@ class AsyncClusterBackend(AsyncRedisBackend):
                 words = [call.words() for call in sent]
                 answers = raise_first(sent, await nodes.node(address).pipeline(words, writes=urgent))
             except redis_errors.AskError:  # slots are moving: each call finds its own way
-                answers = [await self._reply(calls[index]) for index in indexes]
+                answers = [await self._reply_or_error(calls[index]) for index in indexes]
             for index, reply in zip(indexes, answers, strict=True):
                 unknown = isinstance(reply, redis_errors.NoScriptError)
                 replies[index] = await self._reply(calls[index]) if unknown else reply
                 if isinstance(reply, redis_errors.MovedError):
                     await nodes.moved(reply, address)
         return replies
+
+    async def _reply_or_error(self, call: Call) -> Any:
+        try:
+            return await self._reply(call)
+        except redis_errors.TryAgainError as error:
+            if not call.errors:
+                raise
+            return error
 
     async def _by_node(self, keys: list[bytes]) -> list[list[bytes]]:
         nodes = self._server

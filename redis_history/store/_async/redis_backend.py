@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import finalize
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from redis_history import errors
 from redis_history.store._async._doorbell import AsyncDoorbell, Topic
 from redis_history.store._async._node import AsyncNode
-from redis_history.store._async._runtime import Owner, is_abandoned, sleep
+from redis_history.store._async._runtime import Owner, Signal, is_abandoned, sleep
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.durability import Confirmation
 from redis_history.store.operations import Op
@@ -38,7 +38,15 @@ from redis_history.store.operations.index import use_index
 from redis_history.store.operations.poll import poll_changes
 from redis_history.store.operations.settings import Settings
 from redis_history.store.retry import RetryDetails, RetryPolicy
-from redis_history.store.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
+from redis_history.store.server_info import (
+    DECLARED_ONLY,
+    NOTIFICATIONS,
+    QUESTIONS,
+    combined,
+    merged_flags,
+    read_info,
+    read_survey,
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -50,6 +58,9 @@ _MAX_UPKEEP: Final = 100
 _MAX_UNANSWERED: Final = 1000
 #: Seconds after which a store looks again for unfinished work of processes that were killed.
 _WORK_SECONDS: Final = 10.0
+#: Seconds for the trial of a doorbell, and between checks whether the server has answered.
+_TRIAL: Final = 5.0
+_TRIAL_CHECK: Final = 0.02
 #: Maximum number of times a call that the server finds too late is sent with a later time, if no copy of it is under
 #: way.
 _MAX_LATE: Final = 5
@@ -59,15 +70,21 @@ async def announce(settings: Settings, node: AsyncNode) -> None:
     """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
     publish each change instead."""
     try:
-        setting = as_map(await node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
-        flags = merged_flags(next(iter(setting.values()), b""))
+        flags = merged_flags(await _notification_flags(node))
         if flags is not None:
             await node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+            # Some compatible servers accept a setting that they do not have.
+            settings.publishes |= merged_flags(await _notification_flags(node)) is not None
     except ResponseError as error:
         if is_transient(error):
             raise
         settings.publishes = True
     node.announces = True
+
+
+async def _notification_flags(node: AsyncNode) -> bytes:
+    setting = as_map(await node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+    return next(iter(setting.values()), b"")
 
 
 def _end_dropped(doorbell: Any, address: str) -> None:
@@ -128,19 +145,42 @@ class AsyncRedisBackend:
         with suppress(errors.BackendRefusedError, errors.CapabilityError):  # the rest can still be reported
             await self._make_usable()
         survey: Capabilities = await self._with_retries(self._describe)
+        if self._settings.durable:
+            survey = replace(survey, aof=None, durability=tuple(dict.fromkeys((*survey.durability, "fsync"))))
+        doorbell, doorbell_all = await self._try_doorbell()
         return replace(
             survey,
+            mode="cluster" if self._settings.cluster else survey.mode,
             search="server" if self.search_mode == "server" else "client",
-            doorbell="publish" if self._settings.publishes else "notifications",
+            doorbell=doorbell,
+            doorbell_all=doorbell_all,
         )
 
     @property
     def doorbell_mode(self) -> str:
         """ "notifications" or "publish"; "poll" while it is not connected."""
-        doorbell = self._doorbell
-        if doorbell is None or not doorbell.works:
-            return "poll"
-        return "publish" if self._settings.publishes else "notifications"
+        return self._mode(self._doorbell, is_pattern=False)
+
+    def _mode(self, doorbell: Any, *, is_pattern: bool) -> Literal["notifications", "publish", "poll"]:
+        ways = set() if doorbell is None else doorbell.ways(is_pattern=is_pattern)
+        if self._settings.publishes and "publish" in ways:
+            return "publish"
+        return "notifications" if "notifications" in ways else "poll"
+
+    async def _try_doorbell(self) -> tuple[Any, Any]:
+        """The modes of a doorbell for one conversation and for all of them: whether the server lets this user subscribe
+        is only known after trying it."""
+        doorbell, tried = self._make_doorbell(warns=False), Signal()
+        try:
+            for topic in (self._topic("-"), self._topic_of_all):
+                doorbell.watch(topic, lambda *_: tried.set())
+            until = time.monotonic() + _TRIAL
+            while not doorbell.works and time.monotonic() < until:
+                tried.clear()
+                await tried.wait(_TRIAL_CHECK)
+            return self._mode(doorbell, is_pattern=False), self._mode(doorbell, is_pattern=True)
+        finally:
+            await doorbell.aclose()
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -195,8 +235,15 @@ class AsyncRedisBackend:
         if self._doorbell is not None:
             self._doorbell.unwatch(topic, wake)
 
-    def _make_doorbell(self) -> Any:
-        return AsyncDoorbell(self._server.node, self._settings.notifications, partial(announce, self._settings))
+    def _make_doorbell(self, *, warns: bool = True) -> Any:
+        settings = self._settings
+        return AsyncDoorbell(
+            self._server.node,
+            settings.notifications,
+            partial(announce, settings),
+            poll_interval=settings.poll_interval,
+            warns=warns,
+        )
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
@@ -400,8 +447,18 @@ class AsyncRedisBackend:
         return [self._server.node]
 
     async def _check_version(self) -> None:
+        """Without INFO the version is unknown, and an older server will refuse a command."""
         primary, *_ = await self._primaries()
-        read_info(await primary.execute([b"INFO", b"server"]))
+        try:
+            reply = await primary.execute([b"INFO", b"server"])
+        except ResponseError as error:
+            if is_transient(error):
+                raise
+            return
+        server = read_info(reply)
+        self._settings.locking = server.product == "upstash"
+        if self._settings.index is not None and server.product in DECLARED_ONLY:
+            self._settings.index.unusable = f"scripts of {server.name} may use declared keys only"
 
     async def _describe(self) -> Capabilities:
         return combined([await self._survey(primary) for primary in await self._primaries()])
@@ -473,7 +530,7 @@ class AsyncRedisBackend:
         """Send one copy of a call, with the script's source if the server lacks it. A permanent error of the confirming
         command is returned, because the write was made. A transient one is raised, so that the call is repeated: the
         server may just have become a replica."""
-        words = call.words(with_source=with_source, sent=sent)
+        words = call.words(with_source=with_source, sent=sent, locking=self._settings.locking)
         try:
             commands = [[b"ASKING"], words] if asking else [words]
             confirm = None if call.confirm is None else call.confirm.command
@@ -491,10 +548,11 @@ class AsyncRedisBackend:
     async def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
         urgent = all(call.is_urgent for call in calls)
-        replies = await self._server.node.pipeline([call.words() for call in calls], writes=urgent)
+        locking = self._settings.locking
+        replies = await self._server.node.pipeline([call.words(locking=locking) for call in calls], writes=urgent)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            sources = [calls[at].words(with_source=True) for at in unknown]
+            sources = [calls[at].words(with_source=True, locking=locking) for at in unknown]
             again = await self._server.node.pipeline(sources, writes=urgent)
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply

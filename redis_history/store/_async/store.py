@@ -62,6 +62,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncAsking, AsyncReading):
     - `durability`: the confirmation that a write waits for: "server" (the server has it), "fsync" (its disk has it) or
       "replicas" (a replica has it). Raises DurabilityError without confirmation within
       `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
+      `durable_server`: with "fsync", trust a server that acknowledges only durable writes, such as MemoryDB or one with
+      `appendfsync always`, and ask for no confirmation.
     - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: the language of
@@ -93,6 +95,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncAsking, AsyncReading):
         max_conversations: int | UnsetType | None = UNSET,
         durability: Durability = "server",
         durability_timeout: float = 5.0,
+        durable_server: bool = False,
         search: SearchMode = "auto",
         language: str = "english",
         embedder: Embedder | Literal["default"] | None = None,
@@ -102,7 +105,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncAsking, AsyncReading):
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
-            search, language, function, field, codec=codec,
+            search, language, function, field, codec=codec, durable_server=durable_server,
         )  # fmt: skip
         check_callback(function, "embedder")
         if retry is not None and not isinstance(retry, RetryPolicy):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import finalize
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from redis_history import errors
 from redis_history.store._sync._doorbell import Doorbell, Topic
 from redis_history.store._sync._node import Node
-from redis_history.store._sync._runtime import Owner, is_abandoned, sleep
+from redis_history.store._sync._runtime import Owner, Signal, is_abandoned, sleep
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.durability import Confirmation
 from redis_history.store.operations import Op
@@ -39,7 +39,15 @@ from redis_history.store.operations.index import use_index
 from redis_history.store.operations.poll import poll_changes
 from redis_history.store.operations.settings import Settings
 from redis_history.store.retry import RetryDetails, RetryPolicy
-from redis_history.store.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
+from redis_history.store.server_info import (
+    DECLARED_ONLY,
+    NOTIFICATIONS,
+    QUESTIONS,
+    combined,
+    merged_flags,
+    read_info,
+    read_survey,
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -51,6 +59,9 @@ _MAX_UPKEEP: Final = 100
 _MAX_UNANSWERED: Final = 1000
 #: Seconds after which a store looks again for unfinished work of processes that were killed.
 _WORK_SECONDS: Final = 10.0
+#: Seconds for the trial of a doorbell, and between checks whether the server has answered.
+_TRIAL: Final = 5.0
+_TRIAL_CHECK: Final = 0.02
 #: Maximum number of times a call that the server finds too late is sent with a later time, if no copy of it is under
 #: way.
 _MAX_LATE: Final = 5
@@ -60,15 +71,21 @@ def announce(settings: Settings, node: Node) -> None:
     """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
     publish each change instead."""
     try:
-        setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
-        flags = merged_flags(next(iter(setting.values()), b""))
+        flags = merged_flags(_notification_flags(node))
         if flags is not None:
             node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+            # Some compatible servers accept a setting that they do not have.
+            settings.publishes |= merged_flags(_notification_flags(node)) is not None
     except ResponseError as error:
         if is_transient(error):
             raise
         settings.publishes = True
     node.announces = True
+
+
+def _notification_flags(node: Node) -> bytes:
+    setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+    return next(iter(setting.values()), b"")
 
 
 def _end_dropped(doorbell: Any, address: str) -> None:
@@ -129,19 +146,42 @@ class RedisBackend:
         with suppress(errors.BackendRefusedError, errors.CapabilityError):  # the rest can still be reported
             self._make_usable()
         survey: Capabilities = self._with_retries(self._describe)
+        if self._settings.durable:
+            survey = replace(survey, aof=None, durability=tuple(dict.fromkeys((*survey.durability, "fsync"))))
+        doorbell, doorbell_all = self._try_doorbell()
         return replace(
             survey,
+            mode="cluster" if self._settings.cluster else survey.mode,
             search="server" if self.search_mode == "server" else "client",
-            doorbell="publish" if self._settings.publishes else "notifications",
+            doorbell=doorbell,
+            doorbell_all=doorbell_all,
         )
 
     @property
     def doorbell_mode(self) -> str:
         """ "notifications" or "publish"; "poll" while it is not connected."""
-        doorbell = self._doorbell
-        if doorbell is None or not doorbell.works:
-            return "poll"
-        return "publish" if self._settings.publishes else "notifications"
+        return self._mode(self._doorbell, is_pattern=False)
+
+    def _mode(self, doorbell: Any, *, is_pattern: bool) -> Literal["notifications", "publish", "poll"]:
+        ways = set() if doorbell is None else doorbell.ways(is_pattern=is_pattern)
+        if self._settings.publishes and "publish" in ways:
+            return "publish"
+        return "notifications" if "notifications" in ways else "poll"
+
+    def _try_doorbell(self) -> tuple[Any, Any]:
+        """The modes of a doorbell for one conversation and for all of them: whether the server lets this user subscribe
+        is only known after trying it."""
+        doorbell, tried = self._make_doorbell(warns=False), Signal()
+        try:
+            for topic in (self._topic("-"), self._topic_of_all):
+                doorbell.watch(topic, lambda *_: tried.set())
+            until = time.monotonic() + _TRIAL
+            while not doorbell.works and time.monotonic() < until:
+                tried.clear()
+                tried.wait(_TRIAL_CHECK)
+            return self._mode(doorbell, is_pattern=False), self._mode(doorbell, is_pattern=True)
+        finally:
+            doorbell.close()
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -196,8 +236,15 @@ class RedisBackend:
         if self._doorbell is not None:
             self._doorbell.unwatch(topic, wake)
 
-    def _make_doorbell(self) -> Any:
-        return Doorbell(self._server.node, self._settings.notifications, partial(announce, self._settings))
+    def _make_doorbell(self, *, warns: bool = True) -> Any:
+        settings = self._settings
+        return Doorbell(
+            self._server.node,
+            settings.notifications,
+            partial(announce, settings),
+            poll_interval=settings.poll_interval,
+            warns=warns,
+        )
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
@@ -401,8 +448,18 @@ class RedisBackend:
         return [self._server.node]
 
     def _check_version(self) -> None:
+        """Without INFO the version is unknown, and an older server will refuse a command."""
         primary, *_ = self._primaries()
-        read_info(primary.execute([b"INFO", b"server"]))
+        try:
+            reply = primary.execute([b"INFO", b"server"])
+        except ResponseError as error:
+            if is_transient(error):
+                raise
+            return
+        server = read_info(reply)
+        self._settings.locking = server.product == "upstash"
+        if self._settings.index is not None and server.product in DECLARED_ONLY:
+            self._settings.index.unusable = f"scripts of {server.name} may use declared keys only"
 
     def _describe(self) -> Capabilities:
         return combined([self._survey(primary) for primary in self._primaries()])
@@ -470,7 +527,7 @@ class RedisBackend:
         """Send one copy of a call, with the script's source if the server lacks it. A permanent error of the confirming
         command is returned, because the write was made. A transient one is raised, so that the call is repeated: the
         server may just have become a replica."""
-        words = call.words(with_source=with_source, sent=sent)
+        words = call.words(with_source=with_source, sent=sent, locking=self._settings.locking)
         try:
             commands = [[b"ASKING"], words] if asking else [words]
             confirm = None if call.confirm is None else call.confirm.command
@@ -488,10 +545,11 @@ class RedisBackend:
     def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
         urgent = all(call.is_urgent for call in calls)
-        replies = self._server.node.pipeline([call.words() for call in calls], writes=urgent)
+        locking = self._settings.locking
+        replies = self._server.node.pipeline([call.words(locking=locking) for call in calls], writes=urgent)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            sources = [calls[at].words(with_source=True) for at in unknown]
+            sources = [calls[at].words(with_source=True, locking=locking) for at in unknown]
             again = self._server.node.pipeline(sources, writes=urgent)
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply

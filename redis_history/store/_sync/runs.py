@@ -275,10 +275,11 @@ class Run:
         if self._taken is None:
             return None
         if status == "completed" and self._suspended:
-            return ops.TurnEnd("wait")
+            return ops.TurnEnd("wait", agent_name=self.agent_name)
         if status in ("completed", "stopped"):
-            return ops.TurnEnd("done", self._messages.taken_up)
-        return ops.TurnEnd(self._error_name or "Exception" if status == "failed" else "back")
+            return ops.TurnEnd("done", self._messages.taken_up, self.agent_name)
+        how = self._error_name or "Exception" if status == "failed" else "back"
+        return ops.TurnEnd(how, agent_name=self.agent_name)
 
     def _read_turn(self, turn: Turn, since: int) -> Turn:
         """The turn with the messages that asked, and the partial reply of the attempt before."""
@@ -377,7 +378,9 @@ class Run:
         fence = self._fence
         if fence is None or self._ended or CAN_CANCEL:  # the end of an interrupt does it
             return
-        op = ops.EndRun(self.conversation_id, fence, "interrupted", turn=ops.TurnEnd("back"))
+        op = ops.EndRun(
+            self.conversation_id, fence, "interrupted", turn=ops.TurnEnd("back", agent_name=self.agent_name)
+        )
         try:
             self._store.backend.execute(op)
         except RedisHistoryError as error:  # the run expires

@@ -139,7 +139,7 @@ class MemoryBackend:
     def capabilities(self) -> Capabilities:
         """Like `AsyncBackend.capabilities`."""
         with self._open_space():
-            return Capabilities("memory", search="client", doorbell="direct")
+            return Capabilities("memory", search="client", doorbell="direct", doorbell_all="direct")
 
     def close(self) -> None:
         """Like `AsyncBackend.aclose`."""

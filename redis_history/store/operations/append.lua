@@ -16,7 +16,7 @@
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
+local FIRST, WIDTH, FIELDS = 13, 3, 10
 local replace = ARGV[10] == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
@@ -50,14 +50,10 @@ local unusual = replace or not epoch or lives or asks or old_entries or excess o
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
-local asked -- agent, time, id; and what else the turn needs
 if #ARGV[12] > 18 then
 -- include _turns
-  asked = cmsgpack.unpack(sub(ARGV[12], 19))
-  asked.turns, asked.owner, asked.run = unpack(redis.call('HMGET', state, 'P', 'U', 'R')) -- at most 3
-  asked.turns = owed.read(asked.turns)
-  asked.refused = #asked.turns >= owed.most and not owed.find(asked.turns, asked[1])
-  unusual = unusual or asked.refused
+  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 19)))
+  unusual = unusual or owed.refused
 end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
@@ -67,7 +63,7 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked or asked then
+if unusual or owner or agent or forked or owed then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -81,23 +77,19 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
-if asked and asked.refused then return ended({'turns'}) end
-if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
+if owed and owed.refused then return ended({'turns'}) end
+if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
   use_archives()
-  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
+  local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
 end
-if asked and in_cluster() then
-  needed = needed or {}
-  for _, name in ipairs(owed.keys(asked.turns)) do needed[#needed + 1] = name end
-  for _, name in ipairs(owed.keys_of(asked[1], asked.owner)) do needed[#needed + 1] = name end
-end
-local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
+if owed then needed = owed.needed(needed or {}) end
+local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
 local stamp = now
@@ -108,7 +100,7 @@ revision = revision + 1
 local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
-local period = (now - now % LIFETIME) / LIFETIME
+local period = (now - now % LIFETIME) / LIFETIME -- a float in Lua 5.4, as pack takes it
 local begun, at_its_start, at_start_before = 0, 0, 0
 if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
@@ -153,7 +145,7 @@ for i = 1, count do
       local listed = redis.call('HGET', state, '~') or ''
       hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
       -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
-      -- this script cannot make it, the first words of the reply wait.
+      -- this script cannot make it, the first words of the reply wait. In a cluster, a new key cannot be declared.
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
@@ -209,9 +201,7 @@ end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
-if asked and added > 0 then
-  owed.ask(asked.turns, asked[1], asked.owner, {asked[3]}, asked[2], math.floor(now / 1000), owed.busy_until(asked.run))
-end
+if owed and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

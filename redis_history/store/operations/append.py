@@ -38,8 +38,9 @@ TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
 
-#: Search documents written together, and their characters: some 15 ms of the server's time.
-_DOCUMENTS: Final = 500
+#: Search documents written together, which keeps a command below 3,500 arguments; and their characters: some 15 ms of
+#: the server's time.
+_DOCUMENTS: Final = 200
 _DOCUMENTS_CHARACTERS: Final = 150_000
 
 #: How many messages, and their characters and tokens.
@@ -57,7 +58,8 @@ class _Adding(Write[T], frozen=True):
     def _send(self, settings: Settings, how: bytes) -> Steps[Any]:
         """The steps of one call of the script. `how`: its argument 10."""
         # A reply is indexed when it ends.
-        indexed = settings.indexed and not (self.entries and self.entries[0].flags & STREAMING)
+        begins = bool(self.entries and self.entries[0].flags & STREAMING)
+        indexed = settings.indexed and not begins
         characters = tokens = 0
         rest: list[bytes] = []
         for entry in self.entries:
@@ -82,9 +84,9 @@ class _Adding(Write[T], frozen=True):
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
-        call = self.script_call(APPEND, settings, args)
+        call = self.script_call(APPEND, settings, args, reply=self.token if begins else "")
         if self.asking is not None:
-            call = with_turn_keys(call, settings)
+            call = with_turn_keys(call, self.conversation_id, self.asking.agent_name, settings)
         return self.send(call, settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:

@@ -60,7 +60,7 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
             layout: Layout
             layout, more, erased = found
             if erased:
-                yield from scrub(keys, settings)
+                yield from scrub(keys)
             archives += layout.archives
         return replace(layout, archives=tuple(archives))
 
@@ -88,12 +88,12 @@ def _decode(reply: list[Any]) -> tuple[Layout, bool, bool] | None:
     return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence)), bool(more), bool(erased)
 
 
-def scrub(keys: ConversationKeys, settings: Settings) -> Steps[None]:
+def scrub(keys: ConversationKeys) -> Steps[None]:
     """Remove the former summaries that an erasure has made invisible. Several callers may do so at the same time."""
     extra: list[bytes] = []
     left = 1
     while left:
-        call = Call(SCRUB, (keys.state, keys.copy, *extra), [b"c" if settings.cluster else b""], as_is)
+        call = Call(SCRUB, (keys.state, keys.copy, *extra), [], as_is)
         [reply] = yield [call]
         if type(reply) is list:  # it asks for archives
             extra = reply[1:]

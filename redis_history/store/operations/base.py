@@ -19,9 +19,9 @@ from redis_history.errors import CorruptDataError, DurabilityError, RedisHistory
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys, is_list, is_of_turns
-from redis_history.store.operations.scripts import Script
-from redis_history.store.operations.settings import Settings
+from redis_history.store.operations.keys import ConversationKeys, Keyspace
+from redis_history.store.operations.scripts import Script, with_key_locking
+from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Precondition, RunFence
 from redis_history.values import Message
 from redis_history.values.ids import new_token
@@ -73,8 +73,9 @@ class Call(Struct, frozen=True):
         """The key that says which node of a cluster has to execute it."""
         return self.keys[0] if self.keys else self.args[1]
 
-    def words(self, *, with_source: bool = False, sent: bytes | None = None) -> list[bytes]:
-        """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`."""
+    def words(self, *, with_source: bool = False, sent: bytes | None = None, locking: bool = False) -> list[bytes]:
+        """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`;
+        `locking`: see `with_key_locking`."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
@@ -82,6 +83,8 @@ class Call(Struct, frozen=True):
         script = self.script
         if script is None:
             return args
+        if locking:
+            script = with_key_locking(script)
         how = (b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)
         return [*how, b"%d" % len(self.keys), *self.keys, *args]
 
@@ -152,22 +155,26 @@ class ByNode(Struct, frozen=True):
 
 
 def read(call: Call, settings: Settings) -> Steps[Any]:
-    """The steps of a read. A script that may ask for the keys of archives or contents of replies does so in a cluster,
-    which its last argument says."""
-    if not settings.cluster or call.script is None or not call.script.asks:
+    """The steps of a read. Its script may ask for the keys of archives or contents of replies. Its last argument says
+    whether it is in a cluster."""
+    if call.script is None or not call.script.asks:
         return (yield call)
-    return decoded(call, (yield from with_extra_keys(replace(call, args=[*call.args, b"c"]))))
+    return decoded(call, (yield from with_extra_keys(_asking(call, settings), settings.contents)))
+
+
+def _asking(call: Call, settings: Settings) -> Call:
+    return replace(call, args=[*call.args, b"c" if settings.cluster else b""])
 
 
 def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     """The outcomes of several reads, in one round trip, and a further one for those that ask for keys."""
-    asking = [at for at, one in enumerate(calls) if settings.cluster and one.script is not None and one.script.asks]
+    asking = [at for at, one in enumerate(calls) if one.script is not None and one.script.asks]
     if not asking:
         outcomes: list[Any] = yield calls
         return outcomes
     sent = [replace(one, decode=as_is) for one in calls]
     for at in asking:
-        sent[at] = replace(sent[at], args=[*sent[at].args, b"c"])
+        sent[at] = _asking(sent[at], settings)
     replies = yield sent
     while waiting := [at for at in asking if _missing_keys(replies[at])]:
         for at in waiting:
@@ -177,34 +184,25 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
 
 
-#: The conversations of which the lists are remembered.
-_KNOWN_LISTS: Final = 10_000
-_MOST_TURN_KEYS: Final = 10
+def with_turn_keys(call: Call, conversation_id: str, agent_name: str | None, settings: Settings) -> Call:
+    """A call that changes the turn of an agent, with the keys of turns that are known."""
+    bucket = Keyspace.bucket_of(conversation_id)
+    known = settings.keyspace.turn_keys(agent_name, bucket)
+    extra = (*known, *settings.turn_keys.of(call.key))
+    return replace(call, keys=(*call.keys, *dict.fromkeys(key for key in extra if key not in call.keys)))
 
 
-def with_turn_keys(call: Call, settings: Settings) -> Call:
-    """A call that changes turns, with the keys that scripts have asked for in a cluster."""
-    known = settings.turn_keys.get(call.key, []) if settings.cluster else []
-    return replace(call, keys=(*call.keys, *(key for key in known if key not in call.keys)))
-
-
-def with_extra_keys(
-    call: Call, lists: dict[bytes, list[bytes]] | None = None, turn_keys: dict[bytes, list[bytes]] | None = None
-) -> Steps[Any]:
-    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`
-    and `turn_keys`: see `Settings`."""
-    known = lists.get(call.key) if lists else None
-    call = replace(call, decode=as_is, keys=(*call.keys, *known) if known else call.keys)
+def with_extra_keys(call: Call, known: ExtraKeys | None = None, turns: ExtraKeys | None = None) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `turns`
+    only remembers keys, for with_turn_keys."""
+    before = known.of(call.key) if known is not None else ()
+    call = replace(call, decode=as_is, keys=(*call.keys, *before))
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
-        if lists is not None and (asked := [key for key in missing if is_list(key)]):
-            if len(lists) >= _KNOWN_LISTS:
-                lists.clear()
-            lists[call.key] = asked
-        if turn_keys is not None and (of_turns := [key for key in missing if is_of_turns(key)]):
-            if len(turn_keys) >= _KNOWN_LISTS:
-                turn_keys.clear()
-            turn_keys[call.key] = list(dict.fromkeys((*turn_keys.get(call.key, ()), *of_turns)))[-_MOST_TURN_KEYS:]
+        if known is not None:
+            known.learn(call.key, (*before, *missing))
+        if turns is not None:
+            turns.learn(call.key, (*turns.of(call.key), *missing))
         call = replace(call, keys=(*call.keys, *missing))
         reply = yield call
     return reply
@@ -274,9 +272,8 @@ def change_header(
 ) -> list[bytes]:
     """The first arguments of every writing script."""
     length, ttl, kept = settings.header
-    channel = keys.log if settings.publishes else b""
     condition = (b"", b"") if precondition is ANY else _condition(precondition)
-    return [token.encode(), *condition, length, keys.name, ttl, b"0", channel, kept]
+    return [token.encode(), *condition, length, keys.name, ttl, b"0", settings.publishing, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
@@ -306,12 +303,20 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         return replace(self, precondition=replace(self.precondition, run=run))
 
     def script_call(
-        self, script: Script, settings: Settings, args: Iterable[bytes], decode: Callable[[Any], Any] | None = None
+        self,
+        script: Script,
+        settings: Settings,
+        args: Iterable[bytes],
+        decode: Callable[[Any], Any] | None = None,
+        *,
+        reply: str = "",
     ) -> Call:
-        """The call of its script, with `args` after the header."""
+        """The call of its script, with `args` after the header. `reply`: the token of the reply that it begins or
+        ends. In a cluster, its content is not declared before the script asks for it, because it may be absent."""
         keys = settings.keyspace.conversation(self.conversation_id)
         header = change_header(self.token, settings, keys, self.precondition)
-        return Call(script, keys.writing, [*header, *args], decode or self.decode, SENT)
+        declared = (*keys.writing, keys.reply(reply)) if reply and not settings.cluster else keys.writing
+        return Call(script, declared, [*header, *args], decode or self.decode, SENT)
 
     def send(
         self,
@@ -327,8 +332,6 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        if after is None and drop is None and not settings.cluster:
-            return (yield call)
         reply = yield from with_extra_keys(call, settings.lists, settings.turn_keys)
         own = reply if settings.confirm is None else reply[0]
         if drop is not None and type(own) is list and own[0] == b"forks":

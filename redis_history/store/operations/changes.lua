@@ -3,7 +3,7 @@
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
---       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster
+--       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest entry, field o of the state or '', revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
@@ -14,9 +14,9 @@
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
-local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
+local in_cluster = ARGV[#ARGV] == 'c'
 -- ask: the reply that asks for keys
-local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log, cluster)
+local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
 local asked = tonumber(ARGV[1])
@@ -24,10 +24,10 @@ local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary
 
--- Asks for archives, those of all entries together.
-local function need(archives)
-  local missing = undeclared_archives(state, archives, cluster)
-  if not missing then return end
+-- Whether archives are declared. Otherwise it asks for them, for those of all entries together.
+local function may_read(archives)
+  local missing = undeclared_archives(state, archives)
+  if not missing then return true end
   ask = ask or {'keys'}
   for i = 2, #missing do ask[#ask + 1] = missing[i] end
 end
@@ -41,8 +41,7 @@ local function appended(timestamp, sequence)
   end
   if member and not (summary and id_of(member) == summary) then return member end
   local archives = archive_index.at(state, timestamp, sequence)
-  need(archives)
-  for i = #archives, 1, -1 do
+  for i = may_read(archives) and #archives or 0, 1, -1 do
     member = locate(archive_of(state, archives[i]), time, sequence)
     local id = member and id_of(member) or ''
     if member and id ~= archives[i][OF.former] and not redis.call('HGET', state, '^' .. id) then return member end
@@ -53,8 +52,7 @@ local function of_id(id, timestamp, sequence)
   local time = string.format('%.0f', timestamp)
   local live = locate_live(messages, time, sequence, id)
   if live then return live end
-  need((archive_index.at(state, timestamp, sequence)))
-  return (find_archived(state, time, sequence, id))
+  return may_read((archive_index.at(state, timestamp, sequence))) and (find_archived(state, time, sequence, id)) or nil
 end
 
 local missing, first_missing = {}, nil -- by sequence, the list for its id
@@ -156,15 +154,15 @@ if listed_replies and at >= length then
   for i = 4, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local contents = cluster == 'c' and {'keys'} or nil
+  local contents = {'keys'}
   for i, reply in ipairs(replies_in(listed_replies)) do
     local token, sequence, timestamp, ends = reply[1], reply[2], reply[3], reply[4]
     local time = string.format('%.0f', timestamp)
     local member = locate(messages, time, sequence)
-    local content, size = read_content(state, token, had[sequence] or 0, contents)
+    local content, size = read_content(state, token, had[sequence] or 0, contents, in_cluster)
     replies[i] = {sequence, time, member and id_of(member) or '', content, size, ends - now}
   end
-  if contents and #contents > 1 then return contents end
+  if #contents > 1 then return contents end
 end
 local run = redis.call('HMGET', state, 'R', 'Q', 'P', 'U')
 local turns

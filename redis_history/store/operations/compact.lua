@@ -27,7 +27,7 @@ local record = {(known[2] or 0) + 1, 0, 0, 0, 0, replaced, tonumber(ARGV[19]), t
 local archive = archive_of(state, record)
 names[#names + 1] = archive
 if known[12] then note_archives(names, known[12]) end
-local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
+local ask = undeclared_keys(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[15], known[16])
 if reply then return reply end

@@ -128,7 +128,7 @@ class Compact(Write[Compacted], frozen=True):
         found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
         if place is not None and compaction is not None and self.precondition.held_at(int(compaction)):
             args = [own, entry.message.id.encode()]
-            [member] = yield [Call(FIND, (keys.state, keys.messages), args, as_is)]
+            member = yield from read(Call(FIND, (keys.state, keys.messages), args, as_is), settings)
             if member is not None and body_of(member) == entry.body:
                 return found  # done before: the script returns its outcome
         if self.precondition.expected_revision not in (None, found.revision):

@@ -29,4 +29,4 @@ if #some > 0 then
   redis.call('ZADD', copy, unpack(zadd)) -- at most 1,000
   redis.call('PEXPIRE', copy, ARGV[3])
 end
-return {#some / 2, redis.call('ZCARD', copy), known[1], known[2] or '0', known[3] or '0'}
+return {math.floor(#some / 2), redis.call('ZCARD', copy), known[1], known[2] or '0', known[3] or '0'}

@@ -24,10 +24,10 @@ end
 local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,013
 local revision = tonumber(known[2] or 0)
 local names = contents_in(archives_due(known[6], known[8]), redis.call('HGET', state, '~'))
-for i = 1, in_cluster() and count_asked or 0 do
+for i = 1, count_asked do
   if known[KNOWN + i] then note_archives(names, known[KNOWN + i]) end
 end
-local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
+local ask = undeclared_keys(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end

@@ -96,7 +96,7 @@ class EraseMessages(_Removing[int | str], frozen=True):
             call = self._call(settings, b"none" if self.forced else b"live")
             done: _Erased | bytes = yield from self.send(call, settings, drop=drop_forks)
             if isinstance(done, bytes) or done.has_work:
-                yield from scrub(keys, settings)
+                yield from scrub(keys)
             if isinstance(done, _Erased):
                 return done.outcome
 

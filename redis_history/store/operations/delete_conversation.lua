@@ -11,7 +11,7 @@ local turns = redis.call('HGET', state, 'P')
 if turns then
 -- include _turns
   turns = owed.read(turns)
-  local ask = undeclared(owed.keys(turns))
+  local ask = undeclared_keys(owed.keys(turns))
   if ask then return ask end
 end
 local known, seen, reply = open_removal()
@@ -50,5 +50,8 @@ end
 start_over(seen, staying)
 redis.call('ZREM', registry, ARGV[5])
 for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
-if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end
+if ARGV[8] ~= '' then
+-- include _publish
+  publish(ARGV[8], log, revision + 1)
+end
 return concluded(seen, false, with_forks({1, pending}, known[7]))

@@ -23,7 +23,7 @@ if compaction then
       names[#names + 1] = name
     end
   end
-  local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
+  local ask = undeclared_keys(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end
 local seen, reply = open_change(known[1], revision, known[15], known[16])

@@ -63,7 +63,7 @@ class Expand(Write[Expanded | None], frozen=True):
         after = partial(self._index_after, settings, keys) if settings.indexed else None
         outcome: Expanded | bytes = yield from self.send(call, settings, after)
         while outcome == b"unfinished":
-            yield from scrub(keys, settings)
+            yield from scrub(keys)
             outcome = yield from self.send(call, settings, after)
         return outcome
 

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
 -- ARGV  1 generation of the documents   2 how many to read before and after each
---       then the sequence of each, of a summary with a minus; then 'c' in a cluster
+--       then the sequence of each, of a summary with a minus; then 'c' in a cluster, or ''
 --
 -- Returns for each {members from first to last, the index of the message (from 0), 1 if they are archived}, or {} if it was
 -- removed. The neighbours of an archived message are from its archive. Or {'keys', ...}: see _archive.lua.
@@ -13,7 +13,6 @@ local known = redis.call('HMGET', KEYS[1], 'i', 's')
 local standing = 0 -- the sequence of the live summary, which an archived message shares
 if known[2] then standing = sequence_at(KEYS[1], known[2]) or 0 end
 
-local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
 local ask = {'keys'}
 
 local function beside(key, timestamp, sequence, archived)
@@ -50,7 +49,7 @@ local function look_up(timestamp, sequence)
   end
   if of_summary then return {} end
   local archives = archive_index.at(KEYS[1], tonumber(timestamp), sequence)
-  local missing = undeclared_archives(KEYS[1], archives, cluster)
+  local missing = undeclared_archives(KEYS[1], archives)
   for i = 2, #(missing or '') do ask[#ask + 1] = missing[i] end
   for i = missing and 0 or #archives, 1, -1 do -- the oldest with this sequence is not a summary
     local found = beside_archived(archives[i], timestamp, sequence)
@@ -60,7 +59,7 @@ local function look_up(timestamp, sequence)
 end
 
 local answer = {}
-for i = 3, #ARGV - #cluster do
+for i = 3, #ARGV - 1 do
   local timestamp = known[1] == ARGV[1] and redis.call('HGET', KEYS[i], 'm')
   answer[i - 2] = timestamp and look_up(timestamp, tonumber(ARGV[i])) or {}
 end

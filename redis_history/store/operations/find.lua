@@ -1,16 +1,16 @@
 -- Finds a message by id, live or archived. After _archived.lua.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  1 its field of the state   2 id   3 'c' in a cluster
+-- ARGV  1 its field of the state   2 id
 -- Returns its member, or nil; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, messages, field, id, cluster = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local state, messages, field, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local place = redis.call('HGET', state, field)
 if not place then return nil end
 local timestamp, sequence = place_of(place)
 local time = string.format('%.0f', timestamp)
 local live = locate_live(messages, time, sequence, id)
-local ask = not live and undeclared_archives(state, archive_index.at(state, timestamp, sequence), cluster)
+local ask = not live and undeclared_archives(state, (archive_index.at(state, timestamp, sequence)))
 if ask then return ask end
 return live or (find_archived(state, time, sequence, id))

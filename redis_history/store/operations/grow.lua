@@ -1,21 +1,19 @@
 -- Appends to the content of a streaming reply. It does not change the conversation, and only wakes the listeners.
 -- It runs for every few words, so it has few arguments.
 --
--- KEYS  1 content (string): <conversation>:t:<token of the reply>   in a cluster also 2 state (hash)   3 change log (list)
--- ARGV  1 offset of these records   2 the records, or ''   if needed, 3 '1' to publish as well
+-- KEYS  1 content (string): <conversation>:t:<token of the reply>   2 state (hash)   3 change log (list)
+-- ARGV  1 offset of these records   2 the records, or ''   if needed, 3 '' or the command that publishes (_publish.lua)
 --       4 the fence of the run that the writer must have ('R<fence>:<run id>', see run.lua), or ''
 --       5 with tool calls or results in the records: the state's field of the message   6 their marks, as in update.lua
 --
 -- Returns the size of the content in bytes; -1 if the reply has ended; -2 if the run is lost. Records whose offset is not the
 -- end of the content are not appended: they were appended before, or the server has lost earlier ones.
-local content = KEYS[1]
-local conversation, token = string.sub(content, 1, -19), string.sub(content, -16)
-local state, log = KEYS[2] or conversation .. 's', KEYS[3] or conversation .. 'l'
+local content, state, log, token = KEYS[1], KEYS[2], KEYS[3], string.sub(KEYS[1], -16)
 if (ARGV[4] or '') ~= '' then
   local time, run = redis.call('TIME'), redis.call('HGET', state, 'R')
   run = run and cmsgpack.unpack(run) or {}
   local held = run[4] == 'active' or run[4] == 'stopping'
-  if not held or run[6] <= time[1] * 1000 + time[2] / 1000 or 'R' .. run[1] .. ':' .. run[2] ~= ARGV[4] then return -2 end
+  if not held or run[6] <= time[1] * 1000 + time[2] / 1000 or 'R' .. run[1] .. ':' .. run[2] ~= ARGV[4] then return -2 end -- compares a float
 end
 local listed, found = redis.call('HGET', state, '~') or '', false
 for at = 1, #listed, 33 do -- see _live.lua
@@ -34,5 +32,8 @@ if size == 0 then -- the content must not outlive the conversation
   if left > 0 then redis.call('PEXPIRE', content, left) end
 end
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification
-if ARGV[3] == '1' then redis.pcall('PUBLISH', log, 0) end
+if (ARGV[3] or '') ~= '' then
+-- include _publish
+  publish(ARGV[3], log, 0)
+end
 return grown

@@ -2,12 +2,12 @@
 -- _live.lua.
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
--- ARGV  1 how many of the newest messages to read, '0' for none   2 'c' in a cluster
+-- ARGV  1 how many of the newest messages to read, '0' for none   2 'c' in a cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a
 -- streaming reply is {sequence, content, milliseconds until its writer counts as dead}. Or {'keys', ...}: see _head.lua and
 -- _live.lua.
-local epoch, revision, newest, _, listed, ask = head_of(KEYS[1], KEYS[2], ARGV[2])
+local epoch, revision, newest, _, listed, ask = head_of(KEYS[1], KEYS[2])
 if ask then return ask end
 local totals = redis.call('HMGET', KEYS[1], 'n', 'c', 'k')
 local members = {}
@@ -17,10 +17,10 @@ if listed and ARGV[1] ~= '0' then
   use_replies()
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local missing = ARGV[2] == 'c' and {'keys'} or nil
+  local missing = {'keys'}
   for i, reply in ipairs(replies_in(listed)) do
-    replies[i] = {reply[2], (read_content(KEYS[1], reply[1], 0, missing)), reply[4] - now}
+    replies[i] = {reply[2], (read_content(KEYS[1], reply[1], 0, missing, ARGV[2] == 'c')), reply[4] - now}
   end
-  if missing and #missing > 1 then return missing end
+  if #missing > 1 then return missing end
 end
 return {epoch, revision, newest, tonumber(totals[1] or 0), tonumber(totals[2] or 0), tonumber(totals[3] or 0), members, replies}

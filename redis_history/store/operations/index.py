@@ -103,6 +103,7 @@ def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
     if index is None:
         return
     found = yield from _ensure_all(index, settings.database, anew=lost)
+    index.why = found if isinstance(found, str) else ""
     if isinstance(found, str):
         if index.form.required:
             raise CapabilityError(
@@ -137,6 +138,8 @@ def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Ste
     """
     states: list[IndexState] = []
     settled = True
+    if index.unusable:
+        return index.unusable
     if database:  # RediSearch indexes database 0 alone, but shows its indexes in all
         return f"the store uses database {database}"
     if anew:

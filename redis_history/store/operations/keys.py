@@ -58,6 +58,12 @@ def is_of_turns(key: bytes) -> bool:
     return key[key.find(b"}:") + 2 :].split(b":")[0] in (b"q", b"h") and not key.endswith((b":s", b":m", b":l"))
 
 
+def is_reply_or_archive(key: bytes) -> bool:
+    """Whether it is the content of a streaming reply or an archive, whose names end with a token of 16 digits, and a
+    number behind that of an archive."""
+    return key[-19:-16] == b":t:" or key.rpartition(b":")[0][-19:-16] == b":a:"
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 
@@ -137,6 +143,12 @@ class Keyspace:
         """The key of each bucket's list of conversations with a turn that is owed or running, or waits or is parked."""
         kind = b"q" if open else b"h"
         return [b"%b%02x}:%b" % (self._prefix, bucket, kind) for bucket in range(BUCKETS)]
+
+    def turn_keys(self, agent_name: str | None, bucket: int) -> tuple[bytes, ...]:
+        """What each call that changes the turn of an agent may touch. Scripts also make these keys."""
+        index = self.turn_index(agent_name, bucket)
+        base = index[: -len("q:") - 40]
+        return base + b"q", base + b"h", index
 
     def turn_index(self, agent_name: str | None, bucket: int) -> bytes:
         """What the workers of an agent look at. Scripts also make this key."""

@@ -25,6 +25,7 @@ from redis_history.values.contents import readable_text
 from redis_history.values.times import from_microseconds
 
 FORGET: Final = load_script("forget")
+POLL: Final = load_script("poll")
 _logger = logging.getLogger("redis_history")
 
 #: States read in one round trip.
@@ -240,6 +241,24 @@ class _Unread(NamedTuple):
     key: bytes
     score: bytes = b"-inf"
     read: frozenset[bytes] = frozenset()
+
+
+#: See `ReadMarks`.
+Marks = tuple[object, ...]
+
+
+class ReadMarks(Struct, Op[Marks], frozen=True):
+    """What changes with every change, new conversation or deletion of the namespace, so that a worker need not list the
+    conversations when nothing has happened. Marks can only be compared."""
+
+    def steps(self, settings: Settings) -> Steps[Marks]:
+        registries = settings.keyspace.registries()
+        parts = [[registry] for registry in registries] if settings.cluster else [registries]
+        replies = yield [Call(POLL, (*part,), [b"%d" % len(part), *[b""] * len(part)], as_is) for part in parts]
+        return tuple(value for reply in replies for value in reply[1::2])
+
+    def apply(self, space: Space) -> Marks:
+        return tuple((name, one.head) for name, one in space.conversations.items())
 
 
 def by_score(key: bytes, score: bytes, count: int) -> Call:

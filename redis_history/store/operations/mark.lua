@@ -22,7 +22,7 @@ local archived = archive_index.with(KEYS[1], tonumber(revision))
 local set, standing = KEYS[2], nil
 if archived then
   set = archive_of(KEYS[1], archived)
-  local ask = undeclared_archives(KEYS[1], {archived}, 'c')
+  local ask = undeclared_archives(KEYS[1], {archived})
   if ask then return ask end
 elseif known[3] then -- the live summary shares the sequence of a message in its archive
   standing = sequence_at(KEYS[1], known[3])
@@ -43,7 +43,7 @@ for i = 1, #members, 2 do
   if own ~= 0 then timestamp, sequence, readable = members[i + 1], own + 1, true end
   if own ~= 0 and own ~= standing then keys[#keys + 1] = prefix .. own end
 end
-local ask = undeclared_keys(keys, 'c')
+local ask = undeclared_keys(keys)
 if ask then return ask end
 for _, key in ipairs(keys) do
   local held = redis.call('HMGET', key, 'c', 'z')

@@ -12,7 +12,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from redis_history.errors import ConfigurationError, MissingExtraError
 from redis_history.store.search.words import check_language
-from redis_history.values._validation import MAX_INTEGER, check_choice, check_function, check_integer, check_seconds
+from redis_history.values._validation import (
+    MAX_INTEGER,
+    check_choice,
+    check_function,
+    check_integer,
+    check_seconds,
+    refuse,
+)
 from redis_history.values._zstd import check_zstd
 
 #: Seconds. A hundred years, far below the limit of a server's clock.
@@ -84,10 +91,18 @@ class Options(Struct, frozen=True):
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
     codec: Codec | None = None
+    durable_server: bool = False
 
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
         check_seconds(self.durability_timeout, "durability_timeout", most=MAX_DURABILITY_TIMEOUT)
+        if type(self.durable_server) is not bool:
+            refuse(self.durable_server, "durable_server", "True or False", ConfigurationError)
+        if self.durable_server and self.durability != "fsync":
+            raise ConfigurationError(
+                f"durable_server=True needs durability='fsync', not {self.durability!r}: it says that the server "
+                "acknowledges only durable writes"
+            )
         check_integer(self.log_length, "log_length", 1, MAX_INTEGER)
         check_seconds(self.poll_interval, "poll_interval", 0, above=True)
         check_seconds(self.ttl, "ttl", most=MAX_TTL, optional=True)

@@ -1,13 +1,13 @@
 -- Reads the messages of a window, live and archived. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then archives that it asked for
--- ARGV  as for page.lua   7 'c' in a cluster
+-- ARGV  as for page.lua
 -- Returns for each set: 0 for the live messages, else the revision of the archive; the id of the former summary in it, or
 -- ''; and its members in the window, ascending. These include the first (or last) `limit` of all sets, and all others of
 -- their positions. Or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, messages, limit, newest, cluster = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2] == '1', ARGV[7]
+local state, messages, limit, newest = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2] == '1'
 local after, after_sequence, before, before_sequence = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local lower, upper = tonumber(after) or -math.huge, tonumber(before) or math.huge
 
@@ -87,7 +87,7 @@ end
 while true do
   local one = next_set()
   if not one or total >= limit and (newest and one.last < edge or not newest and one.first > edge) then break end
-  if one.record and undeclared_keys({one.key}, cluster) then
+  if one.record and undeclared_keys({one.key}) then
     -- It counts as if its messages were in the window: if they are not, the next call asks for more.
     missing[#missing + 1] = one.key
     note(one.record[OF.messages], newest and one.first or one.last)
@@ -95,4 +95,4 @@ while true do
     read(one)
   end
 end
-return undeclared_keys(missing, cluster) or answer
+return undeclared_keys(missing) or answer

@@ -1,4 +1,8 @@
-"""Find the conversations that have changed since a query."""
+"""Find the conversations that have changed since a query.
+
+A query that finds nothing is one script, in a cluster one for each bucket, in one round trip: poll.lua compares the
+newest member of each registry, and some of the known conversations in turn. Registries that differ are then read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Final, NamedTuple
 from redis_history.store.operations.backend import ChangedHeads, ChangeQuery
 from redis_history.store.operations.base import Call, Steps, Upkeep, as_is, once, plain
 from redis_history.store.operations.keys import BUCKETS
-from redis_history.store.operations.listing import FORGET, by_score
+from redis_history.store.operations.listing import FORGET, POLL, by_score
 from redis_history.store.operations.run import is_active
 from redis_history.store.operations.settings import Settings
 from redis_history.values.events import BEGINNING, Cursor
@@ -35,10 +39,11 @@ class _Newest(NamedTuple):
 
 
 class _Position:
-    """The progress of a series of queries. `newest`: of each registry that was read. `known`: the ids that the caller
-    knows, by bucket. `sweep`: the ids to compare next."""
+    """The progress of a series of queries. `marks`: of each registry when it was last read (see poll.lua). `newest`:
+    its newest member. `known`: the ids that the caller knows, by bucket. `sweep`: the ids to compare next."""
 
     def __init__(self) -> None:
+        self.marks: dict[int, bytes] = {}
         self.newest: dict[int, _Newest] = {}
         self.known: list[set[str]] = [set() for _ in range(BUCKETS)]
         self.sweep: list[str] = []
@@ -51,31 +56,71 @@ class _ChangeFinder:
         self.known = query.known
         self.keyspace = settings.keyspace
         self.registries = self.keyspace.registries()
+        self.cluster = settings.cluster
         self.position: _Position = query.position or _Position()
         # Stored at the end, so that after a failure the next query reads the same again.
         self.newest = dict(self.position.newest)
+        self.marks = dict(self.position.marks)
         for conversation_id in self.known if query.position is None else query.news:
-            known = self.position.known[self.keyspace.bucket_of(conversation_id)]
+            bucket = self.keyspace.bucket_of(conversation_id)
+            known = self.position.known[bucket]
             (known.add if conversation_id in self.known else known.discard)(conversation_id)
+            # The caller has heard of changes that an unchanged mark does not show, such as of a new conversation
+            # that has been deleted since.
+            self.marks.pop(bucket, None)
         for conversation_id in query.doubted:
-            self.newest.pop(self.keyspace.bucket_of(conversation_id), None)
+            bucket = self.keyspace.bucket_of(conversation_id)
+            self.newest.pop(bucket, None)
+            self.marks.pop(bucket, None)
 
     def find(self) -> Steps[ChangedHeads]:
-        moved = yield from self.read_moved()
+        buckets, moved = yield from self.read_marks()
+        moved |= yield from self.read_moved(sorted(buckets & self.newest.keys()))
         heads: dict[str, Cursor] = {}
-        unread = [bucket for bucket in range(BUCKETS) if bucket not in self.newest]
+        unread = sorted(buckets - self.newest.keys())
         for bucket, present in (yield from self.read_whole(unread)).items():
             moved |= present
             heads |= dict.fromkeys(self.position.known[bucket] - present, BEGINNING)
-        moved.update(self.next_of_sweep())
         heads |= yield from self.compare(sorted(moved - heads.keys()))
-        self.position.newest = self.newest
+        self.position.newest, self.position.marks = self.newest, self.marks
         return ChangedHeads(heads, self.position)
 
-    def read_moved(self) -> Steps[set[str]]:
+    def read_marks(self) -> Steps[tuple[set[int], set[str]]]:
+        """The buckets whose registry must be read, and those conversations of the sweep that differ."""
+        by_bucket: dict[int, list[str]] = {bucket: [] for bucket in range(BUCKETS)}
+        for conversation_id in self.next_of_sweep():
+            by_bucket[self.keyspace.bucket_of(conversation_id)].append(conversation_id)
+        # In a cluster the keys of a script are in one slot.
+        parts = [[bucket] for bucket in range(BUCKETS)] if self.cluster else [[*range(BUCKETS)]]
+        replies = yield [self.marks_of(part, by_bucket) for part in parts]
+        differing: set[int] = set()
+        moved: set[str] = set()
+        for part, reply in zip(parts, replies, strict=True):
+            ids = [conversation_id for bucket in part for conversation_id in by_bucket[bucket]]
+            if isinstance(reply, Exception):  # its slot is moving: single keys can be read
+                differing.update(part)
+                moved.update(ids)
+                for bucket in part:
+                    self.marks.pop(bucket, None)
+                continue
+            for number, value in zip(reply[::2], reply[1::2], strict=True):
+                if number <= len(part):
+                    differing.add(part[number - 1])
+                    self.marks[part[number - 1]] = value
+                else:
+                    moved.add(ids[number - 1 - len(part)])
+        return differing, moved
+
+    def marks_of(self, part: list[int], by_bucket: dict[int, list[str]]) -> Call:
+        ids = [conversation_id for bucket in part for conversation_id in by_bucket[bucket]]
+        states = [self.keyspace.keys_of(conversation_id).state for conversation_id in ids]
+        heads = [_mark_of(self.known[conversation_id]) for conversation_id in ids]
+        args = [b"%d" % len(part), *(self.marks.get(bucket, b"") for bucket in part), *heads]
+        return Call(POLL, (*(self.registries[bucket] for bucket in part), *states), args, as_is, errors=True)
+
+    def read_moved(self, buckets: list[int]) -> Steps[set[str]]:
         """Conversations with a higher score than before. Removes registries from `newest` that must be read whole."""
         moved: set[str] = set()
-        buckets = sorted(self.newest)
         calls = []
         for bucket in buckets:
             calls.append(by_score(self.registries[bucket], self.newest[bucket].score, _MEMBERS))
@@ -135,6 +180,11 @@ class _ChangeFinder:
         cut = max(0, len(sweep) - _SWEEP)
         taken, sweep[cut:] = sweep[cut:], []
         return [conversation_id for conversation_id in taken if conversation_id in self.known]
+
+
+def _mark_of(head: Cursor) -> bytes:
+    """A conversation's head as poll.lua compares it."""
+    return b"%b:%d:%b" % (head.epoch.encode(), head.revision, bytes.fromhex(head.token))
 
 
 def _head(reply: list[bytes | None]) -> tuple[Cursor | None, bool]:

@@ -22,6 +22,7 @@ from redis_history.store.changelog import (
     recover,
 )
 from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
+from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.page import Page, page_of_members
 from redis_history.store.operations.record import RECORD_KEYS, decode_value
 from redis_history.store.operations.run import bury_run, read_run
@@ -68,7 +69,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        call = Call(HEAD, (keys.state, keys.log, keys.messages), [b"%d" % self.messages], self._decode)
+        call = Call(HEAD, _read_keys(keys, settings), [b"%d" % self.messages], self._decode)
         head: Head
         head, replies = yield from read(call, settings)
         if not head.newest.live:
@@ -103,6 +104,13 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
             conversation.tokens,
             Page([conversation.message(message_id) for _, message_id in newest]),
         )
+
+
+def _read_keys(keys: ConversationKeys, settings: Settings) -> tuple[bytes, ...]:
+    """The registry is read if the conversation does not exist. In a cluster, it may not exist either, so that its
+    declaration could stop the call while its slot moves."""
+    known = (keys.state, keys.log, keys.messages)
+    return known if settings.cluster else (*known, keys.registry)
 
 
 def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Current]:
@@ -142,7 +150,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
         for sequence, progress in self.replies.items():
             args += (b"%d" % sequence, b"%d" % progress.size)
-        return Call(CHANGES, (keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
+        return Call(CHANGES, _read_keys(keys, settings), args, partial(self._decode, settings))
 
     def _decode(self, settings: Settings, reply: list[Any]) -> Changes:
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]

@@ -15,7 +15,7 @@ local names = lists_of(later)
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
 end
-local ask = undeclared(lists_and({known[8], known[9], known[10]}, names))
+local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end

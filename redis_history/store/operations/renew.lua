@@ -17,12 +17,12 @@ if not reply then return end
 if known[2] or ARGV[6] ~= '' then -- the keys whose life the call extends
   local names = contents_in(archives_due(known[2], known[4]), known[1])
   for _, list in ipairs(lists_of({known[5], known[6], known[7]})) do names[#names + 1] = list end
-  local ask = undeclared(names)
+  local ask = undeclared_keys(names)
   if ask then return ask end
 end
 local now = clock()
 if sent > now or sent <= now - 1000 * LEASE then return {'late', format('%.0f', now), format('%.0f', now)} end
-if sent / 1000 + LEASE > reply[4] or reply[4] > now / 1000 + LEASE then -- the latter if the clock was set back
+if sent / 1000 + LEASE > reply[4] or reply[4] > now / 1000 + LEASE then -- compares a float; the latter if the clock was set back
   local record = reply_record(reply[1], reply[2], reply[3], sent)
   redis.call('HSET', state, '~', string.sub(known[1], 1, at - 1) .. record .. string.sub(known[1], at + 33))
 end

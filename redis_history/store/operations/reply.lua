@@ -1,7 +1,7 @@
 -- Reads messages that were streaming a moment ago. After _member.lua, _locate.lua and _live.lua.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  timestamp and sequence of each; then 'c' in a cluster
+-- ARGV  timestamp and sequence of each; then 'c' in a cluster, or ''
 --
 -- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it was removed;
 -- or {'keys', ...}: see _live.lua.
@@ -10,7 +10,7 @@ use_places()
 local state, messages, found = KEYS[1], KEYS[2], {}
 local listed, time = redis.call('HGET', state, '~'), redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local missing = ARGV[#ARGV] == 'c' and {'keys'} or nil
+local missing, in_cluster = {'keys'}, ARGV[#ARGV] == 'c'
 for i = 1, #ARGV - 1, 2 do
   local sequence = tonumber(ARGV[i + 1])
   local member, reply = locate(messages, ARGV[i], sequence), reply_at(listed, sequence)
@@ -21,7 +21,7 @@ for i = 1, #ARGV - 1, 2 do
   elseif not is_live(member) then
     found[#found + 1] = {member}
   else
-    found[#found + 1] = {member, reply and read_content(state, reply[1], 0, missing) or '', reply and reply[4] - now or 0}
+    found[#found + 1] = {member, reply and read_content(state, reply[1], 0, missing, in_cluster) or '', reply and reply[4] - now or 0}
   end
 end
-return missing and #missing > 1 and missing or found
+return #missing > 1 and missing or found

@@ -1,9 +1,10 @@
 -- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
 -- that of a compressor. A lease is not part of the history: it creates neither a revision nor an entry in the change
--- log.
+-- log. After _publish.lua.
 --
 -- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
--- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor; and 'c' in a cluster   then the arguments of the action:
+-- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)   then the
+--       arguments of the action:
 --   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to; of a worker
 --          that takes a turn, MessagePack: agent name, failures until the turn is parked, first and longest pause, and the
 --          owner's queue in which the worker found the turn, or ''
@@ -35,7 +36,7 @@
 --   f  the number of leases so far, which gives each lease its fence
 --   Z  the ids of the last leases and of those that left: a delayed retry of `take` must not begin a lease without a
 --   holder
-local state, log, action, lease, cluster = KEYS[1], KEYS[2], ARGV[1], string.sub(ARGV[2], 1, 1), string.sub(ARGV[2], 2)
+local state, log, action, lease, publishing = KEYS[1], KEYS[2], ARGV[1], string.sub(ARGV[2], 1, 1), string.sub(ARGV[2], 2)
 local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -57,7 +58,7 @@ if lease == 'R' and (known[7] or claim) and action ~= 'keep' and action ~= 'read
     names[#names + 1] = owed.index(claim[1])
     if claim[5] ~= '' then names[#names + 1] = owed.index(claim[1]) .. ':' .. claim[5] end
   end
-  local ask = undeclared_keys(names, cluster)
+  local ask = undeclared_keys(names)
   if ask then return ask end
 end
 
@@ -99,11 +100,11 @@ end
 local function announce()
   if lease ~= 'R' then return end
   redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
-  redis.call('PUBLISH', log, 0)
+  publish(publishing, log, 0)
 end
 
 -- Wakes one holder or one waiter. Each listens to its own channel, so that a thousand waiters cost no more than one.
-local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
+local function ring(id) publish(publishing, string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
 -- Wakes the first waiters, not the first alone, which may be dead.
 local function ring_first()

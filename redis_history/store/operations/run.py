@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history.errors import CorruptDataError, RedisHistoryError
 from redis_history.store.claims import Claim, Taken, TurnEnd
@@ -26,6 +27,7 @@ from redis_history.store.operations.base import (
     with_extra_keys,
     with_turn_keys,
 )
+from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.turn import read_taken
@@ -44,7 +46,7 @@ from redis_history.values.times import from_microseconds
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Runs, Space
 
-RUN: Final = load_script("run", "_declared")
+RUN: Final = load_script("run", "_declared", "_publish")
 _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
@@ -95,7 +97,13 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
 
         def take(dead: bytes) -> Call:
             call = _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
-            return call if self.claim is None else with_turn_keys(call, settings)
+            if self.claim is None:
+                return call
+            call = with_turn_keys(call, self.conversation_id, self.claim.agent_name, settings)
+            if not self.claim.queue:
+                return call
+            index = settings.keyspace.turn_index(self.claim.agent_name, Keyspace.bucket_of(self.conversation_id))
+            return replace(call, keys=(*call.keys, b"%b:%b" % (index, self.claim.queue.encode())))
 
         reply: _Reply = yield from _with_turns(take(b"0"), settings)
         if reply.what != b"expired":
@@ -220,7 +228,7 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
             args += self.turn.how.encode(), *map(str.encode, self.turn.taken)
         call = _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
         if self.turn is not None:
-            call = with_turn_keys(call, settings)
+            call = with_turn_keys(call, self.conversation_id, self.turn.agent_name, settings)
         reply: _Reply = yield from _with_turns(call, settings)
         # Asked to stop, and not ended: see EndRun.
         return msgspec.structs.replace(reply.outcome, done=reply.what == b"ended")
@@ -348,14 +356,11 @@ def _call(
     known = settings.keyspace.conversation(conversation_id)
     declared = (known.state, known.log)[:keys]
     decode = partial(_read, conversation_id, kind, settings)
-    field = FIELDS[kind] + (b"c" if settings.cluster else b"")
-    return Call(RUN, declared, [action, field, *args], decode, renews=True)
+    return Call(RUN, declared, [action, FIELDS[kind] + settings.publish_command, *args], decode, renews=True)
 
 
 def _with_turns(call: Call, settings: Settings) -> Steps[Any]:
-    """The outcome of a call that may change turns, whose keys the script asks for in a cluster."""
-    if not settings.cluster:
-        return (yield call)
+    """The outcome of a call that may change turns, for whose keys the script asks."""
     return decoded(call, (yield from with_extra_keys(call, None, settings.turn_keys)))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it may ask for further keys."""
+    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it reads, and may ask for further keys."""
 
     name: str
     sha: bytes
@@ -24,9 +24,19 @@ def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
     if declared:
         source = b"local %b\n%b" % (b", ".join(declared), source)
-    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    SCRIPTS[name] = Script(name, sha, source, asks)
+    SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_lua_versions"), source), asks)
     return SCRIPTS[name]
+
+
+def _script(name: str, source: bytes, asks: bool) -> Script:
+    return Script(name, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), source, asks)
+
+
+@cache
+def with_key_locking(script: Script) -> Script:
+    """The script for Upstash, where only this flag lets calls for different conversations run side by side. Redis
+    rejects the flag."""
+    return _script(script.name, b"#!lua flags=allow-key-locking\n" + script.source, script.asks)
 
 
 #: All scripts of the imported operations.

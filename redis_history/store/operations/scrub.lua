@@ -2,12 +2,11 @@
 -- archives. This does not change the conversation, and may be repeated. After _archived.lua.
 --
 -- KEYS  1 state (hash)   2 copy of an expansion (sorted set)   then archives that it asked for
--- ARGV  1 'c' in a cluster
 --
 -- Returns how many blocks may have more; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, copy, cluster = KEYS[1], KEYS[2], ARGV[1]
+local state, copy = KEYS[1], KEYS[2]
 local blocks = archive_index.blocks(state)
 local time, sequence, newest, done = unpack(archive_index.erased or {}) -- at most 4
 if not time then return 0 end
@@ -26,7 +25,7 @@ for _, record in ipairs(block and archive_index.records(state, block) or {}) do
     names[#names + 1] = archive_of(state, record)
   end
 end
-local ask = undeclared_keys(names, cluster)
+local ask = undeclared_keys(names)
 if ask then return ask end
 
 for _, record in ipairs(erased) do

@@ -11,7 +11,7 @@
 -- blanks}. If messages and documents differ, some messages lack a document, and no further results follow. Documents
 -- is -1 if mark.lua must run first, and -2 while the slot moves to another node of a cluster. An error of a command is returned.
 local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
-local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(known[5] or '') / 33
+local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - math.floor(#(known[5] or '') / 33)
 if generation == '' then return {generation, count, 0} end
 if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2
@@ -56,7 +56,7 @@ while at <= #ARGV do
     if reply[1] ~= count then break end
   else
     matches, last = matches + reply[1], reply[1]
-    unlisted = unlisted or reply[1] > (#reply - 1) / 2
+    unlisted = unlisted or reply[1] > (#reply - 1) / 2 -- compares a float
     answer[#answer + 1] = reply[1]
     answer[#answer + 1] = short(reply)
   end

@@ -12,7 +12,8 @@ if most == 0 then
   redis.call('ZREM', seats, id)
   return 0
 end
-redis.call('ZREMRANGEBYSCORE', seats, '-inf', now)
+local expired = redis.call('ZCARD', seats) - redis.call('ZCOUNT', seats, now, '+inf')
+if expired > 0 then redis.call('ZREMRANGEBYRANK', seats, 0, expired - 1) end
 if not redis.call('ZSCORE', seats, id) and redis.call('ZCARD', seats) >= most then return 0 end
 redis.call('ZADD', seats, now + milliseconds, id)
 redis.call('PEXPIRE', seats, milliseconds)

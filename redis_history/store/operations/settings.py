@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from redis_history.store.leases import Contact
-from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace, is_list, is_of_turns, is_reply_or_archive
 from redis_history.store.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ class SearchIndex:
         #: The names of the buckets by node, as far as is known, and for each name the alias of the index on its node.
         self.nodes: list[list[bytes]] | None = None
         self.aliases = {name: name for name in self.names}
-        #: Whether the server searches; None before the first call.
+        #: Whether the server searches; None before the first call. And why it does not.
         self.works: bool | None = None
+        self.why = ""
+        #: Why this server's search is never used, if so.
+        self.unusable = ""
         #: Whether searches use the index of this form; until it is filled, they use the former one.
         self.settled = False
         #: Whether scripts can search. In clusters of Redis 8, where one node searches for all, they cannot.
@@ -110,6 +114,31 @@ class ServerClock:
         return int(report[0] + (time.monotonic() - report[1]) * 1e6 * _SLOWEST_CLOCK)
 
 
+class ExtraKeys:
+    """Keys that scripts have asked for (lua/_change.lua), by the key of the state. With them, the next call takes one
+    round trip. `wanted`: which keys to remember; `seconds`: for how long, because replies and archives leave."""
+
+    _CONVERSATIONS: Final = 10_000
+    _KEYS: Final = 8  # of each
+
+    def __init__(self, wanted: Callable[[bytes], bool], seconds: float = math.inf) -> None:
+        self._wanted = wanted
+        self._seconds = seconds
+        self._known: dict[bytes, tuple[float, tuple[bytes, ...]]] = {}
+
+    def of(self, state: bytes) -> tuple[bytes, ...]:
+        found = self._known.get(state) if self._known else None
+        return () if found is None or found[0] < time.monotonic() else found[1]
+
+    def learn(self, state: bytes, keys: Iterable[bytes]) -> None:
+        """Remember the newest of these keys. A list takes the place of the one for the former owner."""
+        kinds = {key[:-40] if is_list(key) else key: key for key in keys if self._wanted(key)}
+        if kinds:
+            if len(self._known) >= self._CONVERSATIONS:
+                self._known.clear()
+            self._known[state] = time.monotonic() + self._seconds, tuple(kinds.values())[-self._KEYS :]
+
+
 def _one_contact() -> Callable[[bytes], Contact]:
     contact = Contact()
     return lambda _: contact
@@ -121,9 +150,12 @@ class Settings:
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
+    `poll_interval`: seconds between reads of an idle subscription.
     `contact_of`: with the server of a key.
-    `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
-    the next write takes one round trip. `turn_keys`: the same of the keys of turns, for calls that change turns.
+    `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
+    archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
+    its slot moves. `turn_keys`: those of turns, for calls that change turns. `locking`: see `with_key_locking`.
+    `durable`: the server acknowledges only durable writes, says its operator.
     """
 
     keyspace: Keyspace
@@ -137,8 +169,16 @@ class Settings:
     publishes: bool = False
     contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
-    lists: dict[bytes, list[bytes]] = field(default_factory=dict)
-    turn_keys: dict[bytes, list[bytes]] = field(default_factory=dict)
+    poll_interval: float = 3.0
+    locking: bool = False
+    durable: bool = False
+    lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
+    contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_reply_or_archive, 10.0))
+    turn_keys: ExtraKeys = field(default_factory=partial(ExtraKeys, is_of_turns))
+
+    def __post_init__(self) -> None:
+        if self.cluster:
+            self.contents = None
 
     @cached_property
     def header(self) -> tuple[bytes, bytes, bytes]:
@@ -146,6 +186,16 @@ class Settings:
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
         return b"%d" % self.log_length, ttl, kept
+
+    @property
+    def publish_command(self) -> bytes:
+        """The command with which scripts publish: see lua/_publish.lua."""
+        return b"SPUBLISH" if self.cluster else b"PUBLISH"
+
+    @property
+    def publishing(self) -> bytes:
+        """Argument 8 of every writing script: the command that publishes the change, or empty."""
+        return self.publish_command if self.publishes else b""
 
     @property
     def indexed(self) -> bool:

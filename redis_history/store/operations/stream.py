@@ -72,19 +72,17 @@ class GrowReply(OnConversation, Op[int], frozen=True):
         content = keys.reply(self.token)
         args = [b"%d" % self.offset, self.records]
         if self.tools or self.run is not None or settings.publishes:
-            args.append(b"1" if settings.publishes else b"0")
+            args.append(settings.publishing)
         if self.tools or self.run is not None:
             args.append(b"" if self.run is None else self.run.stored)
         if self.tools:
             args += (field_of(self.message_id), self.tools)
-        # Every flush sends its keys, so the others are declared only where that matters.
-        declared = (content, keys.state, keys.log) if settings.cluster else (content,)
-        size: int = yield Call(GROW, declared, args, self._decode, renews=True)
+        size: int = yield Call(GROW, (content, keys.state, keys.log), args, self._decode, renews=True)
         if self.lives and size >= 0:
             written = (keys.state, keys.messages, keys.log, keys.registry, content)
             renew = Call(RENEW, written, change_header(new_token(), settings, keys), as_is, SENT)
             try:
-                yield from with_extra_keys(renew)
+                yield from with_extra_keys(renew, settings.lists)
             except OutcomeUnknownError as error:
                 if not error.forgotten:
                     raise  # else it was sent too long ago to count, and the writer does it again

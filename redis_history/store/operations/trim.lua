@@ -10,7 +10,7 @@ use_documents()
 use_places()
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'a', 'u', 'g', 'p', 'q', '~')
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(lists_and(owners(), contents_in(archives_due(known[4], known[6]), known[11]))) or known[5] and moving(known[5])
+local ask = undeclared_keys(lists_and(owners(), contents_in(archives_due(known[4], known[6]), known[11]))) or known[5] and moving(known[5])
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[7], known[8])
 if reply then return reply end

@@ -3,7 +3,7 @@
 --
 -- ARGV  10 action: 'open', for stored messages; 'retry', to make turns due now; 'wait', to make them wait; 'drop', to end them
 --       11 '1' of all agents, '0' of one   12 name of that agent   13 when the turn is due, in milliseconds
---       then for 'open' the ids of the messages
+--       14 the command that publishes (_publish.lua)   then for 'open' the ids of the messages
 --
 -- Returns {revision, number of changed turns}; or {'messages'} if none of the messages exists, {'turns'} (of too many agents),
 -- {'revision', current} | {'missing'} | {'run'} | {'late', …}; then nothing was written.
@@ -16,7 +16,7 @@ local names = owed.keys(turns)
 if action == 'open' then
   for _, name in ipairs(owed.keys_of(agent, owner)) do names[#names + 1] = name end
 end
-local ask = undeclared(names)
+local ask = undeclared_keys(names)
 if ask then return ask end
 local revision = tonumber(known[2] or 0)
 local seen, reply = open_change(known[1], revision, known[3], known[4])
@@ -29,9 +29,9 @@ free()
 if action == 'open' then
   local ids, fields = {}, {}
   use_places()
-  for i = 14, #ARGV do fields[#fields + 1] = field_of(ARGV[i]) end
+  for i = 15, #ARGV do fields[#fields + 1] = field_of(ARGV[i]) end
   for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 256
-    if place then ids[#ids + 1] = ARGV[13 + i] end
+    if place then ids[#ids + 1] = ARGV[14 + i] end
   end
   if #ids == 0 then return concluded(seen, true, {'messages'}) end
   if not owed.ask(turns, agent, owner, ids, due, now, busy) then return concluded(seen, true, {'turns'}) end
@@ -65,5 +65,6 @@ else
 end
 -- Wakes the subscribers of the conversation, which then read the state of its turns.
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
-redis.pcall('PUBLISH', log, 0)
+-- include _publish
+publish(ARGV[14], log, 0)
 return concluded(seen, true, {revision, count})

@@ -103,8 +103,9 @@ class ChangeTurns(Write[int], frozen=True):
     def steps(self, settings: Settings) -> Steps[int]:
         agent = (self.agent_name or "").encode()
         args = [self.action.encode(), b"1" if self.all_agents else b"0", agent, b"%d" % self.due]
+        args.append(settings.publish_command)
         call = self.script_call(TURN, settings, [*args, *map(str.encode, self.message_ids)])
-        return self.send(with_turn_keys(call, settings), settings)
+        return self.send(with_turn_keys(call, self.conversation_id, self.agent_name, settings), settings)
 
     def decode(self, reply: list[Any]) -> int:
         if type(reply[0]) is bytes:
@@ -178,7 +179,7 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
             if len(found) >= self.limit and 1000 * found[self.limit - 1].asked_at.timestamp() <= unread_from:
                 break
         for keys in stale:  # not before, because that moves what is unread
-            yield Upkeep(_tidy(keys, settings))
+            yield Upkeep(_tidy(keys))
         return found[: self.limit]
 
     def _read(self, names: list[str], settings: Settings, stale: list[ConversationKeys]) -> Steps[list[Turn]]:
@@ -194,8 +195,9 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
         return sorted(found, key=lambda turn: turn.asked_at)[: self.limit]
 
 
-def _tidy(keys: ConversationKeys, settings: Settings) -> Steps[None]:
-    call = Call(TIDY, (keys.state,), [b"", b"c" if settings.cluster else b""], as_is)
+def _tidy(keys: ConversationKeys) -> Steps[None]:
+    base = keys.registry[:-1]
+    call = Call(TIDY, (keys.state, base + b"q", base + b"h"), [b""], as_is)
     [reply] = yield [call]
     while type(reply) is list and reply[:1] == [b"keys"]:
         call = msgspec.structs.replace(call, keys=(*call.keys, *reply[1:]))
@@ -267,7 +269,7 @@ class LookForTurns(Op[Look], Struct, frozen=True):
                 if names:
                     firsts[owner] = names[0][1]
                 else:
-                    yield Upkeep(once([Call(TIDY, (key, owner[0]), [owner[1], b""], as_is)]))
+                    yield Upkeep(once([Call(TIDY, (key, owner[0]), [owner[1]], as_is)]))
         candidates = []
         for score, entry, index in found:
             name = firsts.get((index, entry), b"") if entry[:1] == b"u" else entry[1:]

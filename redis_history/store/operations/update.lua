@@ -15,7 +15,7 @@ local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i',
 local revision, place = tonumber(known[2] or 0), known[6]
 local names = contents_in(archives_due(known[5], known[8]), known[12])
 if place then note_archives(names, place) end
-local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
+local ask = undeclared_keys(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[10], known[11])
 if reply then return reply end
@@ -53,7 +53,7 @@ if asked == 'reply' or asked == 'settle' then
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
     if ends and reply then settled = reply[1] end
     for i, one in ipairs(replies_in(known[12])) do
-      if one[2] == sequence and one[4] > now / 1000 + LEASE then -- the clock was set back
+      if one[2] == sequence and one[4] > now / 1000 + LEASE then -- a float; the clock was set back
         local record = reply_record(one[1], sequence, timestamp, now)
         redis.call('HSET', state, '~', string.sub(known[12], 1, 33 * i - 33) .. record .. string.sub(known[12], 33 * i + 1))
       end

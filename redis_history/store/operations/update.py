@@ -48,7 +48,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         args = [field_of(message.id), message.id.encode(), *self.entry.for_script(zstd=settings.zstd)]
         if settings.indexed:
             args += document(message, self.vectors[0] if self.vectors else b"")
-        call = self.script_call(UPDATE, settings, args)
+        call = self.script_call(UPDATE, settings, args, reply=self.reply.token if self.reply is not None else "")
         if self.reply is not None:  # in place of 'exists', 'absent' or a lease
             what = b"reply:%b" % self.reply.token.encode() if self.reply.token else b"settle:%d" % self.reply.size
             call.args[2] = what + b";" + call.args[2] if call.args[2] else what

@@ -45,7 +45,7 @@ local function repeated_messages()
       if not there then
         local names, _ = {}, nil
         note_archives(names, place)
-        local ask = undeclared(names)
+        local ask = undeclared_keys(names)
         if ask then return ask end
         there, _, _, erased = find_archived(state, time, sequence, id)
       end

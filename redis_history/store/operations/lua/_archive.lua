@@ -149,9 +149,9 @@ local function use_archives()
     return names
   end
 
-  -- For scripts that do not change a conversation: the reply that asks for these archives.
-  function undeclared_archives(state, records, cluster)
-    if cluster == 'c' then return undeclared_keys(archive_index.keys(state, records), cluster) end
+  -- The reply that asks for these archives.
+  function undeclared_archives(state, records)
+    return undeclared_keys(archive_index.keys(state, records))
   end
 
   function archive_index.forget(state)

@@ -5,12 +5,13 @@
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
---       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
+--       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
--- by its absence, and a command on it may fail in the middle of the script. So in a cluster a script first reads the state,
--- and if it needs a key that is not declared, it writes nothing and returns {'keys', name, ...}. The caller then
--- repeats the call with these keys added. The server answers TRYAGAIN until all of them are on one node.
+-- by its absence, and a command on it may fail in the middle of the script. Dragonfly and Upstash take no undeclared keys at
+-- all. So a script first reads the state, and if it needs a key that is not declared, it writes nothing and returns
+-- {'keys', name, ...}. The caller then repeats the call with these keys added. A cluster answers TRYAGAIN until all of them are
+-- on one node. Search documents are not declared: no server that searches asks for it, and a script gives them their names.
 --
 -- State fields: v layout, e epoch (only if the conversation exists), r revision, x head of the newest log entry, o if another
 -- conversation of this id ended a short while ago: 'log' if its log still existed when this one began, otherwise 10 bytes which
@@ -99,26 +100,29 @@ local function announce(revision, now, owners)
       if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
     end
   end
-  if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision) end
+  if ARGV[8] ~= '' then
+-- include _publish
+    publish(ARGV[8], log, revision)
+  end
 end
 
 -- A number with 7 bits in each byte, low ones first.
 local function pack_number(number)
   if number < 128 then return char(number) end
   local low = number % 128
-  if number < 16384 then return char(low + 128, (number - low) / 128) end
-  return char(low + 128) .. pack_number((number - low) / 128)
+  if number < 16384 then return char(low + 128, (number - low) / 128) end -- char takes a float
+  return char(low + 128) .. pack_number((number - low) / 128) -- a float, too
 end
 
 -- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body. (Few function calls,
 -- because a batch makes a thousand members; 'c5' packs the first five bytes of `what`.)
 local function member_of(sequence, timestamp, what, rest)
   local microseconds = timestamp % 1000000
-  local seconds = (timestamp - microseconds) / 1000000
+  local seconds = (timestamp - microseconds) / 1000000 -- a float in Lua 5.4, as pack takes it
   if seconds < 0 then
     return pack('>I4c5BI4BBBI4i8', sequence, what, 0xce, sequence, 0xc7, 12, 0xff, microseconds * 1000, seconds) .. rest
   end
   local low = seconds % 4294967296 -- seconds are below 2^34 for all times that a score can hold; until 2106 below 2^32
-  local high = microseconds * 4000 + (seconds - low) / 4294967296
+  local high = microseconds * 4000 + (seconds - low) / 4294967296 -- a float, too
   return pack('>I4c5BI4BBI4I4', sequence, what, 0xce, sequence, 0xd7, 0xff, high, low) .. rest
 end

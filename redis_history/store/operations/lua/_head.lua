@@ -6,9 +6,9 @@
 -- be if another one begins (see begin in _life.lua): one that has expired is in the registry for a while.
 local NO_EPOCH = string.rep('0', 16)
 
--- Returns epoch, revision and head of the newest change; field o; and the streaming replies. Sixth, if `cluster` is 'c', maybe
--- the reply that asks for keys (see _change.lua, "Extra keys").
-local function head_of(state, log, cluster)
+-- Returns epoch, revision and head of the newest change; field o; and the streaming replies. Sixth, maybe the reply that asks
+-- for keys (see _change.lua, "Extra keys").
+local function head_of(state, log)
   local head = redis.call('HMGET', state, 'e', 'r', 'x', 'o', '~')
   if head[1] then return head[1], tonumber(head[2]), head[3], head[4], head[5] end
   local last = redis.call('LINDEX', log, -1)
@@ -17,7 +17,7 @@ local function head_of(state, log, cluster)
   end
   if head[4] then return NO_EPOCH, 0, head[4] end
   local registry = string.match(state, '^.-}:') .. 'c'
-  if cluster == 'c' and KEYS[#KEYS] ~= registry then return NO_EPOCH, 0, '', nil, nil, {'keys', registry} end
+  if KEYS[4] ~= registry and KEYS[#KEYS] ~= registry then return NO_EPOCH, 0, '', nil, nil, {'keys', registry} end
   local expired = redis.call('ZSCORE', registry, string.sub(state, #registry, -3))
   return NO_EPOCH, 0, expired and struct.pack('>i7I3', tonumber(expired), 0) or ''
 end

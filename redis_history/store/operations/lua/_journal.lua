@@ -129,7 +129,7 @@ local function use_journal()
       hset[#hset + 1], hset[#hset + 2] = 'O', '1'
     end
     in_slices('HSET', state, hset)
-    if not exists then redis.call('PEXPIRE', state, 2 * LIFETIME / 1000) end
+    if not exists then redis.call('PEXPIRE', state, math.floor(2 * LIFETIME / 1000)) end
     return outcome
   end
 

@@ -18,7 +18,7 @@ local function live(ttl, now, before, generation, archived)
   end
   -- A list lives as long as the longest-lived of its conversations, and as delayed retries of their calls may arrive
   -- (see look).
-  local lasts = math.max(tonumber(ttl), 2 * LIFETIME / 1000)
+  local lasts = math.max(tonumber(ttl), math.floor(2 * LIFETIME / 1000))
   local lists = lists_of(owners())
   lists[#lists + 1] = registry
   for _, list in ipairs(lists) do
@@ -36,7 +36,7 @@ end
 local function archives_due(before, archived)
   use_archives()
   local ttl = ARGV[6] ~= '' and ARGV[6] or before
-  if not ttl or not archived or not in_cluster() then return {} end
+  if not ttl or not archived then return {} end
   if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
   return archive_index.all(state)
 end
@@ -69,7 +69,8 @@ local function moving(documents)
   if not string.find(ARGV[9], 'c', 1, true) then return nil end
   local none = sub(state, 1, -2) .. 'none' -- if it lacks one key, only the former node refuses; if it lacks two, either
   local reply = documents and redis.pcall('EXISTS', none, none .. '2') or redis.pcall('EXISTS', none)
-  if type(reply) == 'table' and reply.err then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
+  local why = type(reply) == 'table' and reply.err or '' -- not where a server refuses every key that is not declared
+  if string.find(why, 'non local', 1, true) or string.find(why, 'rehashing', 1, true) or string.find(why, 'TRYAGAIN', 1, true) then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
 end
 
 -- Whether this is the fence of an active lease ('R<fence>:<run id>'): see run.lua.

@@ -1,16 +1,6 @@
 -- The lists of conversations of an owner, an agent or a forked conversation; and the keys that a call must declare. After
 -- _change.lua and _declared.lua.
 
--- Whether keys must be declared: see _change.lua, "Extra keys".
-local function in_cluster()
-  return string.find(ARGV[9], 'c', 1, true) ~= nil
-end
-
--- For scripts that change a conversation: the reply that asks for keys; nil if all of them are declared.
-local function undeclared(names)
-  return undeclared_keys(names, in_cluster() and 'c')
-end
-
 -- The owner, the agent and the forked conversation of the record, which have lists of conversations.
 local function owners()
   return redis.call('HMGET', state, 'U', 'A', 'B')

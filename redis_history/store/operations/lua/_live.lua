@@ -38,14 +38,16 @@ local function use_replies()
     end
   end
 
-  -- For scripts that read: the content from byte `from` on, and its size, 0 if it has fewer bytes. While a slot of a cluster
-  -- moves, only a declared key that is absent counts as empty; in a cluster, one that is not declared is added to
-  -- `missing` (see _change.lua, "Extra keys").
-  function read_content(state, token, from, missing)
-    local key, declared, before = content_of_reply(state, token), not missing, math.max(from - 1, 0)
+  -- For scripts that read: the content from byte `from` on, and its size, 0 if it has fewer bytes. A key that is not declared is
+  -- added to `missing` (see _change.lua, "Extra keys"). In a cluster it is tried before, because a key that is declared and
+  -- leaves at the end of the reply would stop the call while its slot moves; so only absence needs the declaration.
+  function read_content(state, token, from, missing, in_cluster)
+    local key, declared, before = content_of_reply(state, token), false, math.max(from - 1, 0)
     for _, name in ipairs(KEYS) do declared = declared or name == key end
-    local found = (declared and redis.call or redis.pcall)('GETRANGE', key, before, -1) -- with the byte before, if there is one
-    if type(found) == 'string' and found ~= '' then return string.sub(found, from - before + 1), before + #found end
+    if declared or in_cluster then
+      local found = (declared and redis.call or redis.pcall)('GETRANGE', key, before, -1) -- with the byte before, if there is one
+      if type(found) == 'string' and found ~= '' then return string.sub(found, from - before + 1), before + #found end
+    end
     if not declared then missing[#missing + 1] = key end
     return '', 0
   end

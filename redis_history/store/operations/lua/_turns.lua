@@ -257,6 +257,25 @@ do
     return true
   end
 
+  -- For append.lua, which has no room for more local variables: reads what a question needs. `asked`: agent, time and id.
+  function owed.begin_asking(asked)
+    local found = redis.call('HMGET', state, 'P', 'U', 'R')
+    owed.asked, owed.turns, owed.owner, owed.run = asked, owed.read(found[1]), found[2], found[3]
+    owed.refused = #owed.turns >= owed.most and not owed.find(owed.turns, asked[1])
+  end
+
+  -- Adds the keys of the turns to `names`.
+  function owed.needed(names)
+    for _, name in ipairs(owed.keys(owed.turns)) do names[#names + 1] = name end
+    for _, name in ipairs(owed.keys_of(owed.asked[1], owed.owner)) do names[#names + 1] = name end
+    return names
+  end
+
+  function owed.finish_asking(now)
+    local agent, due, id = owed.asked[1], owed.asked[2], owed.asked[3]
+    owed.ask(owed.turns, agent, owed.owner, {id}, due, now, owed.busy_until(owed.run))
+  end
+
   -- An attempt has failed: the turn is due again after a pause, or parked.
   function owed.fail(turn, error, now)
     local failures = turn[TURN.failures] + 1
