@@ -217,7 +217,7 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 3432
+    assert await tried([one for some in VIEW.values() for one in some], make) == 4180
 
 
 @pytest.mark.proves("authorize")
