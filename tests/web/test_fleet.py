@@ -28,10 +28,10 @@ ANSWER = "".join(f"{word} " for word in WORDS)
 class Fleet:
     """The fleet of the example."""
 
-    def __init__(self, url: str, log: Path) -> None:
+    def __init__(self, url: str, log: Path, folder: Path = FOLDER, namespace: str = "fleet") -> None:
         self.port, self._log = free_port(), log
-        environment = {**os.environ, "REDIS_HISTORY_URL": url, "REDIS_HISTORY_NAMESPACE": "fleet"}
-        argv = [sys.executable, FOLDER / "fleet.py", str(self.port)]
+        environment = {**os.environ, "REDIS_HISTORY_URL": url, "REDIS_HISTORY_NAMESPACE": namespace}
+        argv = [sys.executable, folder / "fleet.py", str(self.port)]
         with log.open("w") as written:
             self._process = subprocess.Popen(argv, env=environment, stdout=written, stderr=subprocess.STDOUT)
 
@@ -48,9 +48,18 @@ class Fleet:
 
         await until(answers, "the fleet", 60)
 
+    def kill(self, *names: str) -> None:
+        """End the present processes of these names. The fleet starts others."""
+        for name in names:
+            os.kill(self.ids(name)[-1], signal.SIGKILL)
+
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(DEADLINE)
+        for name in ("web", "worker 1", "worker 2"):
+            for number in self.ids(name):
+                with pytest.raises(ProcessLookupError):
+                    os.kill(number, 0)
 
     @property
     def log(self) -> str:
@@ -66,10 +75,6 @@ def fleet(own_server: Callable[..., RealServer], tmp_path: Path) -> Iterator[tup
             yield started, store
     finally:
         started.end()
-        for name in ("web", "worker 1", "worker 2"):
-            for number in started.ids(name):
-                with pytest.raises(ProcessLookupError):
-                    os.kill(number, 0)
 
 
 async def read(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> list[dict[str, Any]]:
@@ -109,8 +114,7 @@ async def test_a_fleet_survives_kills(fleet: tuple[Fleet, HistoryStore], killed:
             return any(WORDS[5] in one.text and one.role == "assistant" for one in store.get("c"))
 
         await until(is_in_the_middle, "the middle of the answer", 60)
-        for name in ("web",) if killed == "web" else ("worker 1", "worker 2"):
-            os.kill(started.ids(name)[-1], signal.SIGKILL)
+        started.kill(*(("web",) if killed == "web" else ("worker 1", "worker 2")))
         await asking
         await started.answers(client)
 
