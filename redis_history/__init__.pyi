@@ -53,6 +53,7 @@ from redis_history.values import (
     ToolResultPart as ToolResultPart,
     ToolUsePart as ToolUsePart,
     UnknownPart as UnknownPart,
+    Usage as Usage,
     assistant as assistant,
     reasoning as reasoning,
     system as system,

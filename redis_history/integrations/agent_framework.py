@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Unpack
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message
+from msgspec.structs import replace
+
+from redis_history import AsyncHistoryStore, HistoryStore, Message, Usage
 from redis_history import values as model
 from redis_history.agents.tools import SearchOptions
 from redis_history.formats import _notes
 from redis_history.formats._blocks import file_of, from_template, parts_of, templated
 from redis_history.formats._content import dump_arguments, parse_arguments, split_data_url
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._usage import usage_of
 from redis_history.integrations._extras import (
     Turns,
+    as_messages,
     asynchronous,
     checked_id,
     ended,
@@ -40,6 +45,8 @@ except ImportError as error:
 __all__ = ["AgentFrameworkHistory", "from_agent_framework", "search_tool", "to_agent_framework"]
 
 _FORM = "agent_framework"
+#: In `after_run`: the message that gets the usage of the run.
+_used: ContextVar[tuple[FrameworkMessage, Usage] | None] = ContextVar("redis_history_used", default=None)
 _ROLES: Mapping[str, model.Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 
 
@@ -87,14 +94,21 @@ class AgentFrameworkHistory(HistoryProvider):
         **kwargs: Any,
     ) -> None:
         """Append messages, in atomic changes of up to 500 messages and 4 MB. As in the framework's own providers, those
-        at the start that repeat the newest stored ones are left out. Without a session id, nothing is stored."""
+        at the start that repeat the newest stored ones are left out. Messages may also be JSON dicts. Without a session
+        id, nothing is stored. Raises InvalidMessageError."""
+        messages = _listed(messages)
         if session_id is None or not messages:
             return
         given = [message.to_dict() for message in messages]
         new = self._turns.unfinished(session_id, given)
         if new is None:
             before = await newest(self._store, checked_id(session_id), len(messages) + 1)
-            new = from_agent_framework(_new(to_agent_framework(before), messages))
+            fresh = _new(to_agent_framework(before), messages)
+            answer, usage = _used.get() or (None, None)
+            new = [
+                replace(one, usage=usage) if given is answer else one
+                for given, one in zip(fresh, from_agent_framework(fresh), strict=True)
+            ]
             new = await self._live.settle(session_id, new)
         await self._turns.append(self._store, session_id, new, given)
 
@@ -104,7 +118,12 @@ class AgentFrameworkHistory(HistoryProvider):
         response = context.response
         for message in () if response is None else response.messages:
             message.author_name = message.author_name or agent.name
-        await super().after_run(agent=agent, context=context, **more)
+        used = None if response is None else _usage_of(response)
+        token = _used.set(used)
+        try:
+            await super().after_run(agent=agent, context=context, **more)
+        finally:
+            _used.reset(token)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]
@@ -141,14 +160,32 @@ def search_tool(
 
 
 def from_agent_framework(messages: Sequence[FrameworkMessage]) -> list[Message]:
-    """Messages of Agent Framework as messages of this package. `to_agent_framework` returns equal ones."""
-    return [_from(message.to_dict(exclude_none=True), index) for index, message in enumerate(messages)]
+    """Messages of Agent Framework, or their JSON dicts, as messages of this package. `to_agent_framework` returns equal
+    ones. Raises InvalidMessageError."""
+    return [_from(message.to_dict(exclude_none=True), index) for index, message in enumerate(_listed(messages))]
 
 
 def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = None) -> list[FrameworkMessage]:
     """Stored messages as messages of Agent Framework. `on_loss` gets what they cannot represent; None logs it."""
     with Losses(_FORM, on_loss) as losses:
         return [_built(message, losses) for message in messages]
+
+
+def _usage_of(response: Any) -> tuple[FrameworkMessage, Usage] | None:
+    """The last message of the assistant in a response, and the usage of the response."""
+    answers = [message for message in response.messages if str(message.role) == "assistant"]
+    usage = usage_of(getattr(response, "usage_details", None), model=getattr(response, "model_id", None))
+    return None if usage is None or not answers else (answers[-1], usage)
+
+
+def _listed(messages: Sequence[FrameworkMessage]) -> list[FrameworkMessage]:
+    def read(raw: dict[str, Any]) -> FrameworkMessage:
+        if "contents" not in raw and isinstance(raw.get("content"), str):  # as chat completions have it
+            raw["contents"] = [raw.pop("content")]
+        contents = [{"type": "text", "text": one} if isinstance(one, str) else one for one in raw["contents"]]
+        return FrameworkMessage.from_dict({**raw, "contents": contents})
+
+    return as_messages(messages, FrameworkMessage, read, "a Message of Agent Framework")
 
 
 def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:

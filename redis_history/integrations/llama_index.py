@@ -31,6 +31,7 @@ from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, quoted, stored_value
 from redis_history.formats._pairing import pieces_of
+from redis_history.formats._usage import usage_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -68,6 +69,7 @@ class LlamaIndexChatStore(BaseChatStore):
     close the store.
 
     `on_loss` is called with each `Loss`: content of other frameworks' messages that a ChatMessage cannot represent.
+    Messages may also be JSON dicts. Raises InvalidMessageError for other values.
     """
 
     _store: HistoryStore = PrivateAttr()
@@ -95,7 +97,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        run_at_once(self._turns.append(self._store, key, [from_llama_index(message)]))
+        run_at_once(self._turns.append(self._store, key, list(map(from_llama_index, _listed([message])))))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -117,7 +119,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     Keys are conversation ids. Methods use the store in threads, so that they work in any event loop. The caller must
     close the store. Messages that `Memory` archives stay in the conversation, with a mark in `provider_meta`.
-    `on_loss` is called with each `Loss`; without it a warning is logged.
+    `on_loss` is called with each `Loss`; without it a warning is logged. Messages may also be JSON dicts. Raises
+    InvalidMessageError for other values.
     """
 
     _store: HistoryStore = PrivateAttr()
@@ -160,6 +163,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Append messages in this order, in atomic changes of up to 500 messages and 4 MB."""
+        messages = _listed(messages)
         given = [status, *messages]
         converted = self._turns.unfinished(key, given)
         if converted is None:
@@ -259,6 +263,7 @@ def search_tool(
 def _set(
     store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus, turns: _extras.Turns
 ) -> None:
+    messages = _listed(messages)
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
@@ -315,6 +320,10 @@ def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list
     return list(map(_marked, converted) if status == MessageStatus.ARCHIVED else converted)
 
 
+def _listed(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    return _extras.as_messages(messages, ChatMessage, lambda raw: ChatMessage(**raw), "a ChatMessage")
+
+
 def from_llama_index(given: ChatMessage) -> Message:
     """A ChatMessage as a message of this package."""
     role = _PLAIN.get(given.role)
@@ -328,7 +337,9 @@ def from_llama_index(given: ChatMessage) -> Message:
         if isinstance(block, ToolCallBlock):
             dumped["tool_kwargs"] = _extras.plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
-    message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts)
+    kwargs = dump["additional_kwargs"]
+    usage = usage_of(kwargs.get("usage") or kwargs) if isinstance(kwargs, dict) else None
+    message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts, usage=usage)
     # If the parts cannot restore the original exactly, keep the original as well.
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:

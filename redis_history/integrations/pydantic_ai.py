@@ -36,6 +36,7 @@ from redis_history.formats._losses import Losses
 from redis_history.formats._marks import marked
 from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
+from redis_history.formats._usage import usage_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part, Role
@@ -157,10 +158,13 @@ def search_tool(
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
 
 
-def _listed(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
-    return list(messages)
+def _listed(messages: Iterable[Any]) -> list[ModelMessage]:
+    kinds: Any = (ModelRequest, ModelResponse)
+
+    def read(raw: dict[str, Any]) -> ModelMessage:
+        return ModelMessagesTypeAdapter.validate_python([raw])[0]
+
+    return _extras.as_messages(messages, kinds, read, "a ModelMessage of Pydantic AI")
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
@@ -169,7 +173,7 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
 
     Raises InvalidMessageError for other values.
     """
-    messages = [_as_message(given, index) for index, given in enumerate(_listed(messages))]
+    messages = _listed(messages)
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -228,20 +232,6 @@ def _as_given(item: Any, dump: Any) -> Any:
     return item
 
 
-def _as_message(given: Any, index: int) -> ModelMessage:
-    if isinstance(given, ModelRequest | ModelResponse):
-        return given
-    error: ValueError | None = None
-    if isinstance(given, Mapping):
-        try:
-            return ModelMessagesTypeAdapter.validate_python([given])[0]
-        except ValueError as reason:
-            error = reason
-    raise InvalidMessageError(
-        f"messages[{index}] must be a ModelMessage of Pydantic AI or its JSON form, not {str(given)[:80]!r}"
-    ) from error
-
-
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
     around = {key: value for key, value in dump.items() if key != "parts" and value is not None}
     if around.get("state") == "complete":  # the default
@@ -259,7 +249,8 @@ def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
         role = own
         parts += _parts(raw)
     empty: Role = "assistant" if dump["kind"] == "response" else "user"
-    yield Message(role=role or empty, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {})
+    usage = usage_of(dump.get("usage"), model=dump.get("model_name"))
+    yield Message(role=role or empty, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {}, usage=usage)
 
 
 def _parts(raw: dict[str, Any]) -> Iterator[Part]:

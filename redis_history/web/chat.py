@@ -23,6 +23,7 @@ from redis_history.agents.compaction.summaries import try_in_thread
 from redis_history.store._async.runs import AsyncRun
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import FindMessage, ReadTogether
+from redis_history.store.operations.usage import check_budget
 from redis_history.values import Message, Participant, Position
 from redis_history.values._validation import (
     check_choice,
@@ -260,6 +261,8 @@ class ChatEndpoints(Guarded):
         record = await rights.confirm(chat)
         if kept is not None or not await self._is_copied(asked):
             await self._check_room(asked, kept, user)
+            owner = None if user is None else user.id
+            await self._store._steps(check_budget(owner if record is None else record.user_id))
         if kept is not None:
             question, last = await self._ask_again(chat, kept, edit, rights), kept
         else:

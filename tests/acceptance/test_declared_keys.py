@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import Conversation, HistoryStore, Usage, assistant, user
 from redis_history.cli.doctor import examine
 from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import (
@@ -41,6 +41,9 @@ KINDS: Final = {
     "list": r"[uvf]:\w+",
     "turns": r"[qh]|q(:[0-9a-f]{40}){1,2}",
     "seats": r"k(:[0-9a-f]{40}){2}",
+    "ledger": r"[^:]+:k",
+    "usage": r"p(:[0-9a-f]{40})?",
+    "budget": r"b:[0-9a-f]{40}",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",
@@ -48,7 +51,7 @@ KINDS: Final = {
     "copy": r"[^:]+:x",
     "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "draft": r"[^:]+:d:\w+(:0)?",
+    "draft": r"[^:]+:d:\w+(:[0k])?",
 }
 #: Scripts that only work on search documents.
 OF_THE_INDEX: Final = {"documents", "mark", "purge", "search", "fetch"}
@@ -195,6 +198,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
             assert not store.list_turns()
         _work_on_turns(store)
+        _use_tokens(store)
         store.snapshot("gone")
         store.list_conversations()
 
@@ -224,6 +228,25 @@ def _work_on_turns(store: HistoryStore) -> None:
     assert not store.list_turns()
     store.ask("t", user("z"))
     store.delete_conversation("t")
+
+
+def _use_tokens(store: HistoryStore) -> None:
+    """All operations on usage: of messages with usage, and of an owner with a budget."""
+    store.set_budget("u", tokens=10_000)
+    store.create_conversation(Conversation("used", user_id="u"))
+    with store.run("used") as run:
+        run.append(assistant("x", id="a", usage=Usage(7, 3)))
+    with store.stream("used", id="b") as reply:
+        reply.write("y")
+        reply.finish(usage=Usage(1, 2))
+    store.update_message("used", assistant("z", id="a", usage=Usage(9, 3)))
+    assert store.usage(user_id="u").input_tokens == 10
+    store.fork("used", "used again")
+    store.compact("used", through="a", summary="so far")
+    store.update_conversation("used", user_id="v")
+    store.delete_messages("used", ["b"])
+    store.clear("used")
+    store.delete_conversation("used")
 
 
 def _neighbor(conversation_id: str) -> str:

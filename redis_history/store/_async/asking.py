@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
 from redis_history.store.operations.backend import AsyncBackend
+from redis_history.store.operations.usage import check_budget_of
 from redis_history.values import Message
 from redis_history.values._validation import check_choice, check_integer, check_name, check_owner, check_text
 from redis_history.values.ids import check_conversation_id
@@ -24,6 +25,7 @@ _LAST: int = 200
 class AsyncAsking:
     _backend: AsyncBackend
     _write: Any
+    _steps: Any
 
     async def ask(
         self,
@@ -42,10 +44,12 @@ class AsyncAsking:
         time, as for messages, or a timedelta from now): a wake-up. Later questions do not move it.
 
         The outcome and the errors are those of `append`: a message that is stored already opens no turn. Raises
-        ConflictError if 64 agents owe the conversation an answer.
+        ConflictError if 64 agents owe the conversation an answer, and BudgetExceededError if the owner's budget is used
+        up.
         """
         op = ops.Append.of(conversation_id, message)
         check_agent(agent_name)
+        await self._steps(check_budget_of(conversation_id))
         return (await self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]  # type: ignore[no-any-return]
 
     async def list_turns(

@@ -6,7 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import (
     BackendRefusedError,
+    BudgetExceededError,
     DurabilityError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -26,6 +29,7 @@ from redis_history.store import refusals
 from redis_history.store._async._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
+from redis_history.store.operations.usage import EndBudget, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -83,6 +87,7 @@ class AsyncRun:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
+        self._budget_of: int | str | None = None  # the owner with a reservation for this run
         self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
         self._turn: Turn | None = None
         self._suspended = False
@@ -196,17 +201,41 @@ class AsyncRun:
 
     async def _begin(self) -> None:
         if self._taken is None:
-            await self._store._runs.take(self, self._wait)
+            waited = await self._take()
         else:
             await self._store._runs.hold(self, self._taken)
+            waited = False
         try:
+            if self._taken is not None or (waited and self._budget_of is not None):
+                # Of the runs that were first, some may have used up the budget.
+                await self._reserve()
             await self._messages.begin(0 if self._taken is None else self._first)
             await self._settle_former()
             if self._taken is not None and self._taken.turn is not None:
                 self._turn = await self._read_turn(*self._taken.turn)
-        except BaseException:
-            await uninterrupted(self._abandon, self._unfinished)
+        except BaseException as error:
+            await uninterrupted(partial(self._abandon, error), self._unfinished)
             raise
+
+    async def _take(self) -> bool:
+        """Wait for the run. Returns whether it had to wait."""
+        await self._reserve()
+        try:
+            waited: bool = await self._store._runs.take(self, self._wait)
+        except BaseException:
+            await uninterrupted(self._unreserve, self._unfinished)
+            raise
+        return waited
+
+    async def _reserve(self) -> None:
+        """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._budget_of = await self._store._steps(reserve(self.conversation_id, self.run_id))
+
+    async def _unreserve(self) -> None:
+        owner, self._budget_of = self._budget_of, None
+        if owner is not None:
+            with suppress(RedisHistoryError):  # it ends by itself
+                await self._store.backend.execute(EndBudget(owner, self.run_id))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -237,9 +266,13 @@ class AsyncRun:
         reason = f": {self._stop_reason}" if self._stop_reason else ""
         return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
 
-    async def _abandon(self) -> None:
-        """End a run that did not begin."""
-        await self._end("stopped" if self._stop_requested else "interrupted")
+    async def _abandon(self, error: BaseException | None = None) -> None:
+        """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
+        turn is given back."""
+        status: RunStatus = "stopped" if self._stop_requested else "interrupted"
+        if isinstance(error, BudgetExceededError):
+            status, self._error_name = "failed", type(error).__name__
+        await self._end(status)
 
     async def _end(self, status: RunStatus) -> None:
         self._ended = True
@@ -268,6 +301,7 @@ class AsyncRun:
             if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
                 _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
+            await self._unreserve()
             await self._keeper.forget(self)
             self._fence = None
         if self._lost:

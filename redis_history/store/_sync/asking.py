@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
 from redis_history.store.operations.backend import Backend
+from redis_history.store.operations.usage import check_budget_of
 from redis_history.values import Message
 from redis_history.values._validation import check_choice, check_integer, check_name, check_owner, check_text
 from redis_history.values.ids import check_conversation_id
@@ -25,6 +26,7 @@ _LAST: int = 200
 class Asking:
     _backend: Backend
     _write: Any
+    _steps: Any
 
     def ask(
         self,
@@ -43,10 +45,12 @@ class Asking:
         time, as for messages, or a timedelta from now): a wake-up. Later questions do not move it.
 
         The outcome and the errors are those of `append`: a message that is stored already opens no turn. Raises
-        ConflictError if 64 agents owe the conversation an answer.
+        ConflictError if 64 agents owe the conversation an answer, and BudgetExceededError if the owner's budget is used
+        up.
         """
         op = ops.Append.of(conversation_id, message)
         check_agent(agent_name)
+        self._steps(check_budget_of(conversation_id))
         return (self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]  # type: ignore[no-any-return]
 
     def list_turns(

@@ -2,8 +2,10 @@
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each), and for a message that asks for an answer,
---       MessagePack of the agent's name, the time in milliseconds, and its id; then three for each message, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
+--       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
+--       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
+--       13 and so on: three for each message, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -50,9 +52,11 @@ local unusual = replace or not epoch or lives or asks or old_entries or excess o
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
-if #ARGV[12] > 18 then
+local usage_at = 18
+if #ARGV[12] > 18 then usage_at = 20 + struct.unpack('>I2', ARGV[12], 19) end
+if usage_at > 20 then
 -- include _turns
-  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 19)))
+  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 21, usage_at)))
   unusual = unusual or owed.refused
 end
 local searched = #ARGV >= FIRST + WIDTH * count
@@ -63,7 +67,11 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked or owed then
+if #ARGV[12] > usage_at then
+-- include _usage
+  usage.read(ARGV[12], usage_at + 1)
+end
+if unusual or owner or agent or forked or usage or owed then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -88,6 +96,7 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owners then
   needed = lists_of(owners)
 end
+if usage then needed = usage.keys({owner, agent}, needed) end
 if owed then needed = owed.needed(needed or {}) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
@@ -149,6 +158,7 @@ for i = 1, count do
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
+    if usage then usage.note(i, ARGV[at], time) end
     times[added] = time
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, head, rest)
@@ -193,6 +203,7 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
+if usage then usage.count(usage.given, {owner, agent}) end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)
