@@ -20,6 +20,7 @@
     │   ├── RunBusyError                        another run of the conversation is active
     │   └── RunLostError                        the run has expired, or somebody else has taken over
     ├── NotFoundError (also a LookupError)
+    │   ├── ApprovalNotFoundError               no call of this id waits for approval, or was decided
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
     ├── RunStopped                              somebody asked this run to stop
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
     from redis_history.values.usage import Budget
 
 __all__ = [
-    "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError",
-    "BudgetExceededError", "CapabilityError",
-    "CompactionConflictError", "ConfigurationError", "ConflictError", "ConversationExistsError",
+    "ApprovalNotFoundError", "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError",
+    "BudgetExceededError", "CapabilityError", "CompactionConflictError", "ConfigurationError", "ConflictError",
+    "ConversationExistsError",
     "ConversationNotFoundError", "CorruptDataError", "DurabilityError", "EmbeddedServerError", "EventLoopError",
     "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
     "InvalidTimestampError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
@@ -169,6 +170,11 @@ class RunLostError(ConflictError):
 
 class NotFoundError(RedisHistoryError, LookupError):
     """A named conversation or message does not exist. It may have been deleted, or have expired."""
+
+
+class ApprovalNotFoundError(NotFoundError):
+    """No call of this id needs approval, or it was answered without a decision. `list_approvals` has the open
+    requests."""
 
 
 class ConversationNotFoundError(NotFoundError):

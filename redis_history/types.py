@@ -21,11 +21,12 @@ from redis_history.store._async.subscription import AsyncNamespaceSubscription, 
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.runs import Run
 from redis_history.store._sync.subscription import NamespaceSubscription, Subscription
-from redis_history.store.operations import Appended, Compacted, Expanded, Preview, Snapshot
+from redis_history.store.operations import Appended, AuditEntry, Compacted, Expanded, Preview, Snapshot
 from redis_history.store.operations.options import Embedder
 from redis_history.store.retry import RetryDetails
 from redis_history.store.search.hits import Highlight, Reindexed, SearchHits
 from redis_history.values import Part, Role, Scope, Status
+from redis_history.values.approvals import Approval
 from redis_history.values.events import ResetReason
 from redis_history.values.message import ForkedFrom
 from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
@@ -37,6 +38,7 @@ __all__ = [
     "Addressed",
     "AddressedReason",
     "Appended",
+    "Approval",
     "AssembledPrompt",
     "AsyncCapture",
     "AsyncCapturedTurn",
@@ -45,6 +47,7 @@ __all__ = [
     "AsyncReply",
     "AsyncRun",
     "AsyncSubscription",
+    "AuditEntry",
     "Budget",
     "Capture",
     "CapturedTurn",

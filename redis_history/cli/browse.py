@@ -247,7 +247,8 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
                 context.emit(to_json(event) | {"changed_at": to_json(event.changed_at)})
                 continue
             time = event.changed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.changed_at else ""
-            click.echo(f"{event.revision}\t{time}\t{_change(event)}")
+            by = f", said to be by {name(event.by)}" if event.by else ""
+            click.echo(f"{event.revision}\t{time}\t{_change(event)}{by}")
 
 
 def _log(store: HistoryStore, conversation_id: str) -> Iterator[events.Event]:

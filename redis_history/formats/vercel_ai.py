@@ -4,6 +4,7 @@
 |---|---|
 | an `assistant` message | for each step (`step-start`): one message, and a `tool` message for its results |
 | `tool-NAME`, `dynamic-tool` | a tool_use part; with an output, also a tool_result part |
+| `approval` of a call | the request for approval: see redis_history.values.approvals |
 | a call that the user denied | a tool_use part, and a tool_result part with `is_error` that says so, with the reason |
 | `source-url`, `data-NAME`, unknown parts | an opaque part |
 | `metadata`, other keys | `provider_meta["vercel_ai"]` |
@@ -19,8 +20,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
-
 from redis_history import values as model
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._content import parsed
@@ -28,6 +27,11 @@ from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape, noted, opaque, read_block, stored_value
 from redis_history.formats._sdk_objects import plain
+from redis_history.formats.approvals import denial, denied
+from redis_history.values.approvals import approval_in, asking
+
+#: Keys of a decision that are not for front ends.
+_OWN = ("by", "decision", "resumes")
 
 
 def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:
@@ -38,8 +42,10 @@ def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]
 
 def approval_of(part: model.ToolUsePart) -> Json | None:
     """The request for approval of a call, with its `id`, and with `approved` once a user has responded; or None."""
-    approval = _VercelAI().note(part).get("set", {}).get("approval")
-    return approval if isinstance(approval, dict) and "id" in approval else None
+    approval = approval_in(part)
+    if approval is None:
+        return None
+    return {"id": part.id, **{key: value for key, value in approval.items() if key not in _OWN}}
 
 
 def to_vercel_ai(messages: Iterable[model.Message], *, on_loss: OnLoss | None = None) -> list[Json]:
@@ -57,42 +63,19 @@ def ui_message_of(messages: list[model.Message]) -> Json:
         return format_.write_ui_message(messages, losses)
 
 
-def with_responses(message: model.Message, responses: Mapping[str, Json], decision: str = "") -> model.Message | None:
-    """A message with responses of the user to its requests for approval, by their ids. None: it has none of these. A
-    request keeps its first response, and a denied call also gets its result, which says so. `decision` is noted with a
-    response: then no two callers store the same message, and only the first one has changed it."""
-    parts, denied, found = list(message.parts), list[model.Part](), False
-    for at, part in enumerate(parts):
-        note = _VercelAI().note(part)
-        approval = note.get("set", {}).get("approval")
-        if type(part) is not model.ToolUsePart or type(approval) is not dict or approval.get("id") not in responses:
-            continue
-        found = True
-        if note.get("state") == "approval-requested":
-            responded = note["set"] | {"approval": approval | responses[approval["id"]]}
-            note = {**note, "set": responded, "state": "approval-responded"}
-            note |= {"decision": decision} if decision else {}
-            parts[at] = replace(part, provider_meta={**(part.provider_meta or {}), _VercelAI.form: note})
-            if (reason := denial({"state": note["state"], **responded})) is not None:
-                denied.append(_denied(part, reason))
-    return replace(message, parts=(*parts, *denied)) if found else None
-
-
-def denial(block: Mapping[str, Any]) -> str | None:
+def _denial_in(block: Mapping[str, Any]) -> str | None:
     """The text that the model reads about a call that the user denied. None for other parts of a UI message."""
     approval = block.get("approval")
     response: Mapping[str, Any] = approval if isinstance(approval, Mapping) else {}
     refused = block.get("state") == "approval-responded" and response.get("approved") is False
-    if not refused and block.get("state") != "output-denied":
-        return None
-    reason = response.get("reason")
-    return (
-        f"The user denied this call: {reason}" if isinstance(reason, str) and reason else "The user denied this call."
-    )
+    return denial(response.get("reason")) if refused or block.get("state") == "output-denied" else None
 
 
-def _denied(call: model.ToolUsePart, reason: str) -> model.ToolResultPart:
-    return model.ToolResultPart(tool_use_id=call.id, content=reason, is_error=True, name=call.name)
+def _state_of(approval: Json | None) -> str:
+    """The state of a call without a result."""
+    if approval is None:
+        return "input-available"
+    return "approval-responded" if "approved" in approval else "approval-requested"
 
 
 class _VercelAI(Format):
@@ -132,15 +115,24 @@ class _VercelAI(Format):
         if not _is_call(block):
             return self.read(block), None
         call = model.ToolUsePart(id=block["toolCallId"], name=_tool_name(block), input=block.get("input"))
-        asked = {key: value for key, value in block.items() if key not in ("output", "errorText")}
+        approval = block.get("approval")
+        kept, is_text = (
+            stored_value(dict(approval)) if isinstance(approval, Mapping) and "id" in approval else (None, True)
+        )
+        left = ("output", "errorText") if is_text else ("output", "errorText", "approval")
+        asked = {key: value for key, value in block.items() if key not in left}
         part = read_block(self.form, {**asked, "state": "input-available"}, call, self.render)
         if not isinstance(part, model.ToolUsePart):  # its input cannot be stored
             return opaque(self.form, dict(block)), None
+        if not is_text:
+            part = asking(part, kept)
         state = block.get("state")
-        if (reason := denial(block)) is not None:
-            return noted(part, self.form, {"state": state}), _denied(part, reason)
+        if state not in ("output-available", "output-error", _state_of(None if is_text else kept)):
+            part = noted(part, self.form, {"state": state})
+        if _denial_in(block) is not None:
+            return part, denied(part, approval.get("reason") if isinstance(approval, Mapping) else None)
         if state not in ("output-available", "output-error"):
-            return (part if state == "input-available" else noted(part, self.form, {"state": state})), None
+            return part, None
         value, is_text = stored_value(block.get("output" if state == "output-available" else "errorText"))
         result = model.ToolResultPart(
             tool_use_id=call.id, content=value, is_error=state == "output-error", name=call.name
@@ -205,7 +197,9 @@ class _VercelAI(Format):
                 if block is None:
                     continue
                 if isinstance(part, model.ToolUsePart):
-                    block["state"] = self.note(part).get("state", "input-available")
+                    approval = approval_of(part)
+                    block |= {} if approval is None else {"approval": approval}
+                    block["state"] = self.note(part).get("state") or _state_of(approval)
                     calls[part.id] = block
                 blocks.append(block)
         first, note = group[0], self.note(group[0])
@@ -220,7 +214,7 @@ class _VercelAI(Format):
             name = {"toolName": part.name or "unknown", "toolCallId": part.tool_use_id}
             block = {"type": "dynamic-tool", **name, "input": None}
             blocks.append(block)
-        if part.is_error and part.content == denial(block):
+        if part.is_error and part.content == _denial_in(block):
             return  # the call says it
         value = parsed(part.content) if self.note(part).get("text") else part.content
         if part.is_error:

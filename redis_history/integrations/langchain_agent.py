@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
-from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
+from redis_history import AsyncHistoryStore, HistoryStore, ToolUsePart, conversation_search_tool
 from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import DESCRIPTION, NAME
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ApprovalNotFoundError, ConfigurationError
 from redis_history.formats import OnLoss
-from redis_history.integrations._extras import check_stores, checked_id
+from redis_history.integrations import _approvals
+from redis_history.integrations._extras import asynchronous, check_stores, checked_id
 from redis_history.integrations._langchain_state import Common, StateSync
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.values._validation import missing
+from redis_history.values.pairs import open_calls
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
@@ -23,11 +26,14 @@ try:
     from langgraph.config import get_config
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
     from langgraph.runtime import Runtime
+    from langgraph.types import Command, Interrupt
 except ImportError as error:
     raise missing("langchain-agents", error) from error
 
-__all__ = ["ConversationMiddleware"]
+__all__ = ["ConversationMiddleware", "decisions_command", "request_approvals"]
 
+#: The newest messages, among which the calls of an interrupted agent are.
+_READ = 200
 _FIELD = "redis_history"  # of the state
 
 
@@ -150,3 +156,68 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return await conversation_search_tool(self._async_store, self._current())(query, limit)
 
         return StructuredTool.from_function(search, asearch, name=NAME, description=DESCRIPTION)
+
+
+async def request_approvals(
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, interrupts: Sequence[Interrupt]
+) -> None:
+    """Make the calls for which HumanInTheLoopMiddleware has interrupted an agent wait for `store.decide`.
+    `interrupts`: `result["__interrupt__"]`. Put ConversationMiddleware behind it in the list: only then the calls are
+    stored before. A HistoryStore is used in threads. Raises ApprovalNotFoundError if a call is not stored."""
+    calls = [call for _, calls in await _calls_of(store, conversation_id, interrupts) for call in calls]
+    await _approvals.request_approvals(asynchronous(store, "request_approvals"), conversation_id, calls)
+
+
+async def decisions_command(
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, interrupts: Sequence[Interrupt]
+) -> Command[Any] | None:
+    """The command that resumes such an agent as it was decided: `agent.invoke(command, config)`. None while one of the
+    calls waits."""
+    found = await _approvals.decisions(asynchronous(store, "decisions_command"), conversation_id)
+    if found is None:
+        return None
+    resume: dict[str, Any] = {}
+    for one, calls in await _calls_of(store, conversation_id, interrupts):
+        if not all(call in found for call in calls):
+            return None
+        decided = [_decision(found[call]) for call in calls]
+        resume[one.id] = {"decisions": decided} if "action_requests" in one.value else decided[0]
+    return Command(resume=resume)
+
+
+def _decision(found: Mapping[str, Any]) -> dict[str, Any]:
+    if found["approved"]:
+        return {"type": "approve"}
+    reason = _approvals.reason_of(found)
+    return {"type": "reject"} if reason is None else {"type": "reject", "message": reason}
+
+
+async def _calls_of(
+    store: Any, conversation_id: str, interrupts: Sequence[Interrupt]
+) -> list[tuple[Interrupt, list[str]]]:
+    """The interrupts for tool calls, and the ids of these calls: the open ones of this name and arguments, in order."""
+    page = await asynchronous(store, "request_approvals").snapshot(checked_id(conversation_id), limit=_READ)
+    waiting = [call for _, calls in open_calls(page.messages) for call in calls]
+    found = []
+    for one in interrupts:
+        value = one.value
+        if not isinstance(value, Mapping):
+            continue
+        if isinstance(own := value.get("tool_call_id"), str):  # interrupt_mode="per_call"
+            found.append((one, [own]))
+        elif "action_requests" in value:
+            calls = []
+            for action in value["action_requests"]:
+                at = next((at for at, call in enumerate(waiting) if _is_of(call, action)), None)
+                if at is None:
+                    raise ApprovalNotFoundError(
+                        f"conversation {conversation_id[:80]!r} has no open call of {str(action.get('name'))[:60]!r} "
+                        "with these arguments: put ConversationMiddleware behind HumanInTheLoopMiddleware"
+                    )
+                calls.append(waiting.pop(at).id)
+            found.append((one, calls))
+    return found
+
+
+def _is_of(call: ToolUsePart, action: Mapping[str, Any]) -> bool:
+    return call.name == action.get("name") and call.input == action.get("args")

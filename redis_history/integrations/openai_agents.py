@@ -20,6 +20,8 @@ from redis_history.errors import (
 )
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.formats._usage import usage_of
+from redis_history.formats.approvals import denial
+from redis_history.integrations import _approvals
 from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part
@@ -35,7 +37,8 @@ except ImportError as error:
     raise missing("openai-agents", error) from error
 
 if TYPE_CHECKING:
-    from agents import RunContextWrapper, StreamEvent, TResponseInputItem
+    from agents import RunContextWrapper, RunState, StreamEvent, TResponseInputItem
+    from agents.items import ToolApprovalItem
 
 __all__ = ["AgentsSession", "search_tool"]
 
@@ -112,6 +115,27 @@ class AgentsSession(Session):
             messages = self._with_usage(from_openai_responses(given), wrapper)
             messages = await self._live.settle(self.session_id, messages)
         await self._turns.append(self._store, self.session_id, messages, given)
+
+    async def request_approvals(self, interruptions: Iterable[ToolApprovalItem]) -> None:
+        """Make the calls of `result.interruptions` wait for `store.decide`. Raises ApprovalNotFoundError if one of them
+        is not stored."""
+        ids = [_call_id(item) for item in interruptions]
+        await _approvals.request_approvals(self._store, self.session_id, [one for one in ids if one is not None])
+
+    async def apply_decisions(self, state: RunState[Any]) -> bool:
+        """Approve and reject the interruptions of a run's state as it was decided. Returns whether all of them are
+        decided; otherwise the state stays as it is."""
+        found = await _approvals.decisions(self._store, self.session_id)
+        items = state.get_interruptions()
+        if found is None or not all(_call_id(item) in found for item in items):
+            return False
+        for item in items:
+            decision = found[_call_id(item) or ""]
+            if decision["approved"]:
+                state.approve(item)
+            else:
+                state.reject(item, rejection_message=denial(decision.get("reason")))
+        return True
 
     def _with_usage(self, messages: list[Message], wrapper: RunContextWrapper[Any] | None) -> list[Message]:
         """The messages, the last one of the assistant with the tokens that the run took since the last call."""
@@ -252,6 +276,12 @@ class AgentsSession(Session):
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
+
+
+def _call_id(item: ToolApprovalItem) -> str | None:
+    raw = item.raw_item
+    found = raw.get("call_id", raw.get("id")) if isinstance(raw, dict) else getattr(raw, "call_id", None)
+    return found if isinstance(found, str) else None
 
 
 def _numbers(usage: Any) -> Numbers:

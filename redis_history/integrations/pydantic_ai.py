@@ -37,7 +37,8 @@ from redis_history.formats._marks import marked
 from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
 from redis_history.formats._usage import usage_of
-from redis_history.integrations import _extras
+from redis_history.formats.approvals import denial
+from redis_history.integrations import _approvals, _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part, Role
 from redis_history.values._validation import check_store, missing
@@ -45,7 +46,7 @@ from redis_history.values.pairs import without_lone_results
 
 try:
     from pydantic import TypeAdapter
-    from pydantic_ai import Tool
+    from pydantic_ai import DeferredToolRequests, DeferredToolResults, Tool, ToolDenied
     from pydantic_ai.messages import (
         BaseToolCallPart,
         BaseToolReturnPart,
@@ -103,9 +104,17 @@ class PydanticAIHistory:
         number of the newest stored messages, without tool results whose call is not among them."""
         return self._converted(await _extras.newest(self._any, self.conversation_id, limit), limit)
 
-    async def append(self, messages: Iterable[ModelMessage]) -> None:
-        """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB."""
-        await self._append(self._any, _listed(messages))
+    async def append(self, messages: Iterable[ModelMessage], output: Any = None) -> None:
+        """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB.
+
+        `output`: `result.output`. If it is a DeferredToolRequests, its calls wait for `store.decide`.
+        """
+        await self._append(self._any, _listed(messages), output)
+
+    async def decisions(self) -> DeferredToolResults | None:
+        """The decisions on the calls that wait, for `deferred_tool_results`, with `load()` as the history; None while
+        one of them waits, or if no call needs approval."""
+        return _results(await _approvals.decisions(self._any, self.conversation_id))
 
     async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
         """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
@@ -121,18 +130,25 @@ class PydanticAIHistory:
             new = await self._live.settle(self.conversation_id, new)
             await self._turns.append(self._any, self.conversation_id, new)
 
-    async def _append(self, store: Any, given: list[ModelMessage]) -> None:
+    async def _append(self, store: Any, given: list[ModelMessage], output: Any) -> None:
         messages = self._turns.unfinished(self.conversation_id, given)
         messages = from_pydantic_ai(given) if messages is None else messages
+        if isinstance(output, DeferredToolRequests):
+            messages = _approvals.with_requests(messages, {call.tool_call_id for call in output.approvals})
         await self._turns.append(store, self.conversation_id, messages, given)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
         return self._converted(run_at_once(_extras.newest(self._sync(), self.conversation_id, limit)), limit)
 
-    def append_sync(self, messages: Iterable[ModelMessage]) -> None:
+    def append_sync(self, messages: Iterable[ModelMessage], output: Any = None) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        run_at_once(self._append(self._sync(), _listed(messages)))
+        run_at_once(self._append(self._sync(), _listed(messages), output))
+
+    def decisions_sync(self) -> DeferredToolResults | None:
+        """Like `decisions`, for synchronous code with a HistoryStore. Raises StoreTypeError for an
+        AsyncHistoryStore."""
+        return _results(run_at_once(_approvals.decisions(self._sync(), self.conversation_id)))
 
     def _sync(self) -> HistoryStore:
         check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
@@ -156,6 +172,19 @@ def search_tool(
         return await run(arguments)
 
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
+
+
+def _results(found: Mapping[str, Mapping[str, Any]] | None) -> DeferredToolResults | None:
+    if found is None:
+        return None
+    results = DeferredToolResults()
+    for call_id, decision in found.items():
+        reason = _approvals.reason_of(decision)
+        denied = ToolDenied() if reason is None else ToolDenied(denial(reason))
+        results.approvals[call_id] = decision["approved"] or denied
+        if isinstance(by := decision.get("by"), str):
+            results.answered_by[call_id] = by
+    return results
 
 
 def _listed(messages: Iterable[Any]) -> list[ModelMessage]:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import force_setattr, replace
 
 from redis_history.errors import CorruptDataError
 from redis_history.values import Message, Position
@@ -76,7 +77,7 @@ class LogEntry:
     `messages`: of appends, restores, updates, ends of replies and compactions. `gone_ids`: known ids of its messages
     that were removed since. `ids`: the deleted messages; those that a cap removed with an append; or the one message of
     an update, end of a reply, compaction or expansion. `count`: of compactions and expansions. `through`: the end of a
-    compaction, or the position of an ended reply. `fields`: of the record.
+    compaction, or the position of an ended reply. `fields`: of the record. `by`: who made the change, if that was said.
     """
 
     revision: int
@@ -88,6 +89,7 @@ class LogEntry:
     count: int = 0
     through: Position = _NOWHERE
     fields: dict[str, Any] = field(default_factory=dict)
+    by: str | None = None
 
 
 class LiveReply(NamedTuple):
@@ -120,6 +122,14 @@ def events_of(conversation_id: str, epoch: str, entries: Iterable[LogEntry]) -> 
     return events
 
 
+def owned(events: list[Event], owner: int | str | None) -> list[Event]:
+    """The events, with the owner of their conversation."""
+    if owner is not None:
+        for event in events:
+            force_setattr(event, "user_id", owner)
+    return events
+
+
 def is_of_call(cursor: Cursor, call: str) -> bool:
     """Whether the call with this token made the change: the change's token ends with the start of the call's."""
     return cursor.token[-6:] == call[:6]
@@ -131,7 +141,8 @@ class Changes(Struct, frozen=True):
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
     have died. `run` and `turns`: the newest run and the present turns, if all changes were read. `dead_run`:
-    the fence of the run, if its holder is dead and this is not recorded yet.
+    the fence of the run, if its holder is dead and this is not recorded yet. `owner`: the `user_id` of the
+    conversation; UNSET: it does not exist.
     """
 
     events: list[Event]
@@ -142,6 +153,13 @@ class Changes(Struct, frozen=True):
     run: RunInfo | None = None
     dead_run: int | None = None
     turns: tuple[Turn, ...] = ()
+    owner: int | str | UnsetType | None = UNSET
+
+    def of_owner(self, owner: int | str | UnsetType | None) -> Changes:
+        """The same, with the owner of the conversation."""
+        if owner is not UNSET:
+            owned(self.events, owner)
+        return replace(self, owner=owner)
 
 
 def recover(
@@ -269,6 +287,7 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int
         "conversation_id": conversation_id,
         "revision": entry.revision,
         "cursor": Cursor(epoch, entry.revision, entry.token),
+        "by": entry.by,
     }
     message = entry.messages[0] if entry.messages else None
     lists: dict[str, Any] = {"messages": entry.messages, "removed_ids": entry.ids, "gone_ids": entry.gone_ids}

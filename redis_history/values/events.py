@@ -81,11 +81,15 @@ ANEW = Cursor("0" * 16, 0, "")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """One change of the conversation `conversation_id`. `revision` is its number, and `cursor` resumes after it."""
+    """One change of the conversation `conversation_id`. `revision` is its number, and `cursor` resumes after it.
+    `user_id` is the owner of the conversation when the event was read. `by` is who made the change, if the caller said
+    so."""
 
     conversation_id: str
     revision: int
     cursor: Cursor
+    user_id: int | str | None = None
+    by: str | None = None
 
     @property
     def changed_at(self) -> datetime | None:

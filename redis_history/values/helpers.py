@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
+from redis_history.values.approvals import asking
 from redis_history.values.message import Message, Metadata, Participant, Role, Scope, Source, Status
 from redis_history.values.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.values.times import Instant
@@ -26,9 +27,10 @@ def reasoning(value: str, *, signature: str | None = None) -> ReasoningPart:
     return ReasoningPart(text=value, signature=signature)
 
 
-def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:
-    """A call of the tool `name` with the arguments `input`."""
-    return ToolUsePart(id=id, name=name, input={} if input is None else input)
+def tool_use(id: str, name: str, input: Any = None, *, needs_approval: bool = False) -> ToolUsePart:
+    """A call of the tool `name` with the arguments `input`. `needs_approval`: it waits for `store.decide`."""
+    part = ToolUsePart(id=id, name=name, input={} if input is None else input)
+    return asking(part) if needs_approval else part
 
 
 def tool_result(

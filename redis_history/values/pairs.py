@@ -37,6 +37,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from redis_history.values.approvals import asks
 from redis_history.values.message import Message
 from redis_history.values.pairing import in_pair, is_marked, is_result, pairing
 from redis_history.values.parts import ToolResultPart, ToolUsePart, UnknownPart
@@ -407,13 +408,16 @@ def _without(message: Message, gone: Collection[int]) -> list[Message]:
 def marks(message: Message) -> bytes:
     """The calls and results of a message in the form of the stored state, from which the server pairs them.
 
-    For each of them `u` (call) or `r` (result) and 4 bytes of a digest of its id; if an agent wrote it, `U` or `R` and
-    4 more bytes, of a digest of the agent's id. `p`: the message is pinned.
+    For each of them `u` (call), `w` (call that waits for approval) or `r` (result) and 4 bytes of a digest of its id;
+    if an agent wrote it, the letter is a capital, and 4 more bytes are of a digest of the agent's id. `p`: the message
+    is pinned.
     """
     found = b"p" if message.is_pinned else b""
-    for _, (is_call, call_id, agent) in tool_parts(message):
-        kind, one = b"u" if is_call else b"r", _digest(call_id)
-        found += kind + one if agent is None else kind.upper() + one + _digest(agent)
+    for at, (is_call, call_id, agent) in tool_parts(message):
+        kind, one = b"u" if is_call else b"r", digest_of_call(call_id)
+        if is_call and asks(part := message.parts[at]) and call_id == pairing(part).opens[-1]:
+            kind = b"w"
+        found += kind + one if agent is None else kind.upper() + one + digest_of_call(agent)
     return found
 
 
@@ -442,7 +446,8 @@ def oldest_with_results(tools: Iterable[bytes], excess: int) -> list[int]:
     return [index for index in range(len(found.size)) if found.first(index) in removed]
 
 
-def _digest(text: str | bytes) -> bytes:
+def digest_of_call(text: str | bytes) -> bytes:
+    """The digest of the id of a call or an agent in the marks of a message."""
     return body_digest(str(text).encode())[:_DIGEST]
 
 
@@ -452,6 +457,6 @@ def _read_marks(data: bytes) -> Iterator[ToolMark]:
         kind, at = data[at : at + 1], at + 1
         call_id, at = data[at : at + _DIGEST], at + _DIGEST
         agent = None
-        if kind in b"UR":
+        if kind in b"UWR":
             agent, at = data[at : at + _DIGEST], at + _DIGEST
-        yield ToolMark(kind in b"uU", call_id, agent)
+        yield ToolMark(kind not in b"rR", call_id, agent)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -17,15 +17,24 @@ from redis_history.agents.compaction.summaries import summary_text
 from redis_history.errors import ConversationExistsError, ConversationNotFoundError, MessageNotFoundError
 from redis_history.formats.json_form import dumps, message_of
 from redis_history.store._async.store import AsyncHistoryStore
-from redis_history.store.operations import Append, Preview, ReadConversation, ReadPage, ReadTogether, ReadTurns
-from redis_history.store.operations.listing import FIRST_MESSAGES
+from redis_history.store.operations import (
+    Append,
+    ListConversations,
+    Preview,
+    ReadConversation,
+    ReadPage,
+    ReadTogether,
+    ReadTurns,
+)
+from redis_history.store.operations.base import MAX_BY
+from redis_history.store.operations.listing import FIRST_MESSAGES, Place
 from redis_history.store.search.hits import SearchHits
 from redis_history.values import Conversation, Message, Position, Usage
 from redis_history.values.ids import owner_of
-from redis_history.values.times import to_microseconds
 from redis_history.values.usage import UsageGroup
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import (
+    approval_shape,
     conversation_shape,
     hit_shape,
     message_preview,
@@ -38,10 +47,10 @@ if TYPE_CHECKING:
     from redis_history.web.routing import LiveView
 
 _MOST_HITS: Final = 100
+#: Hits in the conversations of an owner that one response examines, if `authorize` excludes some.
+_MOST_EXAMINED: Final = 1000
 #: How many conversations one response examines, if `authorize` may exclude some.
 _EXAMINED: Final = 500
-#: Conversations that a list can reach: each response reads all records up to its end.
-_LIST_END: Final = 10_000
 #: Conversations whose titles and newest messages are read together.
 _PREVIEWED: Final = 500
 #: Messages read together, and bytes after which a response is full and says that there are more.
@@ -67,12 +76,14 @@ async def status(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def conversations(view: LiveView, request: ApiRequest) -> Response:
-    limit, place = request.number("limit", 50, 1, MOST), _Place.parse(request.text("cursor"))
+    limit, cursor = request.number("limit", 50, 1, MOST), request.text("cursor")
     user_id, agent = request.text("user_id"), request.text("agent_name")
     owner, origin = None if user_id is None else owner_of(user_id), request.text("forked_from")
     rights = view.read_rights(request.http)
     examined = limit + 1 if rights.is_open else _EXAMINED
-    found = await _following(view.store, place, examined + 1, user_id=owner, agent_name=agent, forked_from=origin)
+    after = None if cursor is None else Place.parse(cursor)
+    following = ListConversations(owner, agent, origin, limit=examined + 1, after=after)
+    found = await view.store.backend.execute(following)
     # One more than the limit, to detect a next page for this user without revealing the number of other conversations.
     lives = await rights.readable([one.conversation_id for one in found[:examined]], limit + 1)
     names = list(lives)[:limit]
@@ -88,55 +99,8 @@ async def conversations(view: LiveView, request: ApiRequest) -> Response:
     total = None  # unknown with both filters, which would take a read of all records
     if view.open_to_all and origin is None and None in (owner, agent):
         total = await view.store.count_conversations(user_id=owner, agent_name=agent)
-    following = str(_Place.of(last)) if last is not None and more else None
-    return answer({"conversations": shapes, "next": following, "total": total})
-
-
-class _Place(NamedTuple):
-    """A place in the list, after a conversation. It reveals no more than this conversation, in particular not the
-    number of conversations before it."""
-
-    changed: int
-    conversation_id: str
-
-    @classmethod
-    def of(cls, conversation: Conversation) -> _Place:
-        changed = conversation.updated_at
-        return cls(0 if changed is None else to_microseconds(changed), conversation.conversation_id)
-
-    @classmethod
-    def parse(cls, text: str | None) -> _Place | None:
-        """Raises Refused."""
-        if text is None:
-            return None
-        changed, _, conversation_id = text.partition(".")
-        if not changed.isascii() or not changed.isdigit() or len(changed) > 16 or not conversation_id:
-            raise bad_input(f"cursor must be `next` of a page, not {text[:20]!r}")
-        return cls(int(changed), conversation_id)
-
-    def __str__(self) -> str:
-        return f"{self.changed}.{self.conversation_id}"
-
-    def index_after(self, found: Sequence[Conversation]) -> int:
-        """The index of the first conversation behind it."""
-        places = list(map(_Place.of, found))
-        if self in places:
-            return places.index(self) + 1
-        # It has changed, and so moved to the front, or was removed.
-        return next((at for at, one in enumerate(places) if one.changed <= self.changed), len(places))
-
-
-async def _following(
-    store: AsyncHistoryStore, place: _Place | None, count: int, **selection: Any
-) -> list[Conversation]:
-    """The next `count` conversations behind a place."""
-    size = count if place is None else max(2 * count, _EXAMINED)
-    while True:
-        found: list[Conversation] = await store.list_conversations(limit=min(size, _LIST_END), **selection)
-        start = 0 if place is None else place.index_after(found)
-        if len(found) < size or start + count <= size:  # the end of the list, or of its reachable part
-            return found[start : start + count]
-        size *= 2
+    cursor = str(Place.of(last)) if last is not None and more else None
+    return answer({"conversations": shapes, "next": cursor, "total": total})
 
 
 async def _previews(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Preview]:
@@ -170,28 +134,78 @@ async def conversation(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def search(view: LiveView, request: ApiRequest) -> Response:
-    name, query = request.conversation_id, request.text("q") or ""
+    name, query, owner = request.conversation_id, request.text("q") or "", request.text("user_id")
     limit = request.number("limit", 20, 1, _MOST_HITS)
     options: dict[str, Any] = {"since": request.text("since"), "before": request.text("before"), "token_cap": None}
     for option, parameter in (("roles", "role"), ("participant_ids", "participant"), ("tool_names", "tool")):
         if (value := request.text(parameter)) is not None:
             options[option] = [value]
-    if name is not None:
+    if owner is not None:
+        if name is not None:
+            raise bad_input("user_id and conversation exclude each other: name one of them")
+        hits = await _of_owner(view, request, query, limit, **options, user_id=owner_of(owner))
+    elif name is not None:
         hits = await view.store.search(name, query, limit=limit, highlight=True, **options)
     elif view.open_to_all:
         hits = await view.store.search_all(query, limit=limit, highlight=True, **options)
     else:
         # Within what the user may read, so that messages of others neither hide hits nor show that they exist.
         rights = view.read_rights(request.http)
-        newest = await view.store.list_conversations(limit=_EXAMINED)
-        lives = await rights.readable(one.conversation_id for one in newest)
-        hits = SearchHits([], 0)
+        newest = await view.store.list_conversations(limit=_EXAMINED + 1)
+        lives = await rights.readable(one.conversation_id for one in newest[:_EXAMINED])
+        hits, older = SearchHits([], 0), None
+        if len(newest) > _EXAMINED:
+            older = f"only conversations among the {_EXAMINED} that changed last were searched; pass user_id"
         if lives:
             hits = await view.store.search_all(query, limit=limit, highlight=True, conversation_ids=[*lives], **options)
             kept = await rights.unchanged({hit.conversation_id: lives[hit.conversation_id] for hit in hits})
             left = [hit for hit in hits if hit.conversation_id in kept]
-            hits = SearchHits(left, hits.total - len(hits) + len(left))
-    return answer({"hits": list(map(hit_shape, hits[:limit])), "total": hits.total})
+            hits = SearchHits(left, hits.total - len(hits) + len(left), hits.incomplete)
+        hits.incomplete = hits.incomplete or older
+    found = list(map(hit_shape, hits[:limit]))
+    return answer({"hits": found, "total": hits.total, "incomplete": hits.incomplete})
+
+
+async def _of_owner(view: LiveView, request: ApiRequest, query: str, limit: int, **options: Any) -> SearchHits:
+    """The best hits in all conversations of an owner that the user may read. Those that the user may not read leave no
+    trace: neither in the total nor in what is said about missing hits."""
+    rights = view.read_rights(request.http)
+    kept: dict[str, bool] = {}
+    found: list[Any] = []
+    for offset in range(0, _MOST_EXAMINED, _MOST_HITS):
+        hits = await view.store.search_all(query, limit=_MOST_HITS, offset=offset, highlight=True, **options)
+        names = {hit.conversation_id for hit in hits} - kept.keys()
+        lives = await rights.unchanged(await rights.readable(names))
+        kept |= {name: name in lives for name in names}
+        found += [hit for hit in hits if kept[hit.conversation_id]]
+        if all(kept.values()) or len(hits) < _MOST_HITS:
+            break
+        if len(found) > limit:
+            return SearchHits(found[:limit], limit, "there are more matches")
+    if all(kept.values()):
+        return SearchHits(found[:limit], hits.total, hits.incomplete)
+    return SearchHits(found[:limit], len(found), "not all matches were examined" if found and offset else None)
+
+
+async def approvals(view: LiveView, request: ApiRequest) -> Response:
+    """The tool calls that wait for approval, in conversations that the user may read."""
+    limit, user_id, agent = request.number("limit", 50, 1, MOST), request.text("user_id"), request.text("agent_name")
+    owner, rights = None if user_id is None else owner_of(user_id), view.read_rights(request.http)
+    examined = limit if rights.is_open else _EXAMINED
+    found = await view.store.list_approvals(user_id=owner, agent_name=agent, limit=examined)
+    names = dict.fromkeys(one.conversation_id for one in found)
+    lives = await rights.unchanged(await rights.readable(names))
+    shapes = [approval_shape(one) for one in found if one.conversation_id in lives]
+    return answer({"approvals": shapes[:limit]})
+
+
+async def decide(view: LiveView, request: ApiRequest) -> Response:
+    """Decide on a call that waits for approval. The first decision stands."""
+    approved: Any = request.body.get("approved")  # `decide` rejects all but true and false
+    reason = request.body.get("reason")
+    ids = request.path["conversation"], request.path["call"]
+    done = await view.store.decide(*ids, approved, reason=reason, by=await _by(view, request))
+    return answer(approval_shape(done) | {"duplicate": done.duplicate})
 
 
 async def messages(view: LiveView, request: ApiRequest) -> Response:
@@ -285,8 +299,15 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def update_conversation(view: LiveView, request: ApiRequest) -> Response:
-    title = request.body.get("title", UNSET)
-    return answer(conversation_shape(await view.store.update_conversation(request.path["conversation"], title=title)))
+    title, by = request.body.get("title", UNSET), await _by(view, request)
+    name = request.path["conversation"]
+    return answer(conversation_shape(await view.store.update_conversation(name, title=title, by=by)))
+
+
+async def _by(view: LiveView, request: ApiRequest) -> str | None:
+    """Who makes a change: the signed-in user."""
+    user = await view.signed_in(request.http)
+    return None if user is None else user.id[:MAX_BY]
 
 
 async def fork(view: LiveView, request: ApiRequest) -> Response:
@@ -301,7 +322,8 @@ async def pin(view: LiveView, request: ApiRequest) -> Response:
     pinned = request.body.get("pinned")
     if not isinstance(pinned, bool):
         raise bad_input("pinned must be true or false")
-    found = await view.store.pin(request.path["conversation"], request.path["message"], pinned=pinned)
+    ids = request.path["conversation"], request.path["message"]
+    found = await view.store.pin(*ids, pinned=pinned, by=await _by(view, request))
     return answer(message_shape(found))
 
 
@@ -337,7 +359,7 @@ def _day(request: ApiRequest, name: str) -> date | None:
 
 async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
-    if not await view.store.delete_conversation(name):
+    if not await view.store.delete_conversation(name, by=await _by(view, request)):
         raise _unknown_conversation(name)
     return Response(status_code=204)
 
@@ -401,8 +423,8 @@ def _agent_of(request: ApiRequest) -> str | None:
 
 
 async def delete_message(view: LiveView, request: ApiRequest) -> Response:
-    message_id = request.path["message"]
-    if not await view.store.delete_messages(request.path["conversation"], [message_id]):
+    message_id, by = request.path["message"], await _by(view, request)
+    if not await view.store.delete_messages(request.path["conversation"], [message_id], by=by):
         raise _unknown_message(message_id)
     return Response(status_code=204)
 

@@ -20,6 +20,8 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "number": {"type": "number"},
     "number?": {"type": ["number", "null"]},
     "boolean": {"type": "boolean"},
+    "boolean?": {"type": ["boolean", "null"]},
+    "any": {},
     "object": {"type": "object"},
     "object?": {"type": ["object", "null"]},
     "flag": {"type": "string", "enum": ["1", "0"]},
@@ -65,6 +67,10 @@ def _object(required: str, optional: str = "", **more: Any) -> dict[str, Any]:
     return {"type": "object", "required": [*fields], "properties": fields | _fields(optional), **more}
 
 
+_APPROVAL: Final = (
+    "conversation call message requested_at tool_name? input:any user_id:owner agent_name? approved:boolean? reason? "
+    "by?"
+)
 _SCHEMAS: Final = {
     "Any": {},
     "Problem": _object("type title status:integer detail code"),
@@ -106,7 +112,10 @@ _SCHEMAS: Final = {
     "Stopping": _object("stopping:boolean"),
     "Expanded": _object("revision:count count:count"),
     "Hit": _object("conversation message:Message score:number archived:boolean highlights:[object]"),
-    "Hits": _object("hits:[Hit] total:count"),
+    "Hits": _object("hits:[Hit] total:count incomplete?"),
+    "Approval": _object(_APPROVAL, "input_cut:count"),
+    "Approvals": _object("approvals:[Approval]"),
+    "Decided": _object(f"{_APPROVAL} duplicate:boolean", "input_cut:count"),
     "Event": _object(
         "conversation cursor revision:count",
         "messages:[Message] removed_ids:[text] message:Message ids:[text] summary:Message count:count through "
@@ -115,12 +124,13 @@ _SCHEMAS: Final = {
     ),
 }
 _PARAMETERS: Final = _fields(
-    "conversation message user limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
+    "conversation message user call limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
     "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool "
     "status:turn_status"
 )
 _BODY: Final = _fields(
-    "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean ask:boolean agent_name?"
+    "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean approved:boolean "
+    "ask:boolean agent_name?"
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from redis_history.formats.json_form import dumps, to_json
 from redis_history.store.search.hits import Highlight, SearchHit
 from redis_history.values import Conversation, Message, Part, TextPart
+from redis_history.values.approvals import Approval
 from redis_history.values.contents import readable_text
 from redis_history.values.runs import RunInfo
 from redis_history.values.turns import Turn
@@ -95,6 +96,14 @@ def hit_shape(hit: SearchHit) -> dict[str, Any]:
         "archived": hit.archived,
         "highlights": [_highlight_shape(one) for one in hit.highlights],
     }
+
+
+def approval_shape(approval: Approval) -> dict[str, Any]:
+    """A tool call that waits for approval, or the decision."""
+    shape = _shortened(to_json(approval), "input", LONGEST, "input_cut")
+    del shape["duplicate"]
+    ids = {"conversation": "conversation_id", "call": "call_id", "message": "message_id"}
+    return {name: shape.pop(given) for name, given in ids.items()} | shape
 
 
 def message_preview(message: Message | None) -> dict[str, Any] | None:

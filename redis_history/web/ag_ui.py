@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from redis_history import values as model
 from redis_history.formats.json_form import to_json
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values._validation import check_store, missing
+from redis_history.values.approvals import asks, names_of
+from redis_history.values.pairs import open_calls
 from redis_history.web._answers import ERRORS, SIZE, Answer, newest_messages
 from redis_history.web._questions import Question, follow
 
@@ -40,8 +42,8 @@ async def events(
     snapshot: bool = False,
 ) -> AsyncIterator[core.BaseEvent | None]:
     """The events of the answer of a run from its start, as it is written, until the run ends: RUN_STARTED, text,
-    reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled") or RUN_ERROR. None
-    is sent during pauses.
+    reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled", and "interrupt" if
+    calls wait for approval) or RUN_ERROR. None is sent during pauses.
 
     `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
     events follow. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the
@@ -171,9 +173,31 @@ class _Writer:
     def _end(self, answer: Answer) -> core.BaseEvent:
         if answer.end in ERRORS:
             return core.RunErrorEvent(message=ERRORS[answer.end], code=answer.end)
-        outcome = core.RunFinishedCancelledOutcome() if answer.end == "stopped" else None
+        outcome: Any = None
+        if answer.end == "stopped":
+            outcome = core.RunFinishedCancelledOutcome()
+        elif interrupts := [*_interrupts(answer.messages)]:
+            outcome = core.RunFinishedInterruptOutcome(interrupts=interrupts)
         return core.RunFinishedEvent(thread_id=self._conversation_id, run_id=self._run_id, outcome=outcome)
 
+
+def _interrupts(messages: Sequence[model.Message]) -> Iterator[core.Interrupt]:
+    """The calls that wait for approval."""
+    for _, calls in open_calls(messages):
+        for call in filter(asks, calls):
+            message = f"Approve the call of {call.name}?"
+            yield core.Interrupt(
+                id=names_of(call)[-1], reason="tool_approval", message=message, tool_call_id=call.id,
+                response_schema=_DECISION,
+            )  # fmt: skip
+
+
+#: The answer to an interrupt.
+_DECISION: Final = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
 
 #: The events that begin a text, continue it and end it.
 _TEXT: Final[Any] = (

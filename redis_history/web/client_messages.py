@@ -21,6 +21,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from redis_history import values as model
 from redis_history.formats import from_vercel_ai
+from redis_history.store.operations.approvals import MAX_REASON
 from redis_history.values._caps import MAX_DEPTH, MAX_ITEMS
 from redis_history.values.ids import check_message_id
 from redis_history.web._http import Refused, bad_input
@@ -201,7 +202,7 @@ class _Response(Struct, omit_defaults=True):
 
     id: str
     approved: bool
-    reason: Annotated[str, Meta(max_length=10_000)] | None = None
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
 
 
 _UI_PARTS: Final[dict[str, type[Struct]]] = {"text": _UiText, "file": _UiFile}
@@ -340,6 +341,36 @@ class _AgToolMessage(Struct, rename="camel"):
 
 class _Id(Struct):
     id: str
+
+
+class _AgDecision(Struct):
+    approved: bool
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
+
+
+class _AgResume(Struct, rename="camel"):
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: _AgDecision | bool | None = None
+
+
+def ag_responses(resume: Raw) -> dict[str, dict[str, Any]]:
+    """The responses to requests for approval in the answers to interrupts. Raises Refused."""
+    check_sizes([resume])
+    responses = {}
+    for one in decoded(resume, list[_AgResume], "resume is wrong"):
+        payload = one.payload
+        if one.status == "resolved" and payload is None:
+            raise bad_input(
+                f"resume must say whether {one.interrupt_id[:64]!r} is approved: "
+                '"payload": {"approved": true}, maybe with a "reason"'
+            )
+        response = payload if isinstance(payload, _AgDecision) else _AgDecision(payload is True)
+        if one.status == "cancelled":
+            response = _AgDecision(False, response.reason)
+        reason = {} if response.reason is None else {"reason": response.reason}
+        responses[one.interrupt_id] = {"id": one.interrupt_id, "approved": response.approved, **reason}
+    return responses
 
 
 def ag_added(found: Sequence[tuple[AgHead, Raw]]) -> tuple[list[model.Message], list[Result]]:

@@ -183,14 +183,16 @@ class AgUi(Protocol):
         return given.thread_id, given
 
     def read(self, given: _AgRequest) -> Asked:
-        if bytes(given.resume) not in (b"", b"null", b"[]"):
-            raise bad_input("resume is not supported here: a run asks with a call of a tool in client_tools instead")
+        responses = {} if bytes(given.resume) in (b"", b"null", b"[]") else client.ag_responses(given.resume)
         props = given.forwarded_props
         wanted = client.decoded(props, _Options) if bytes(props).startswith(b"{") else _Options()
         found = client.listed(given.messages, client.AgHead, "messages must be those of a RunAgentInput")
         if (role := found[-1][0].role) in ("system", "developer"):
             raise bad_input(f"the last message must not have the role {role!r}, which no client may send")
         users, results = client.ag_added(found)
+        if responses:
+            # Behind the question of the user, which the client sends again, come the calls that wait.
+            return Asked(given.thread_id, results=results, run_id=given.run_id, responses=responses)
         if users or results:
             return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
         last = wanted.message_id or client.ag_last_user(found)  # the client asks again

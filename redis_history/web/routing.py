@@ -320,7 +320,8 @@ _MESSAGE: Final = f"{_MESSAGES}/{{message}}"
 _LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last")
 _TURNS: Final = ("limit", "status", "user_id", "agent_name")
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
-_SEARCH: Final = ("conversation", "q", "limit", "role", "participant", "tool", "since", "before")
+_APPROVALS: Final = ("limit", "user_id", "agent_name")
+_SEARCH: Final = ("conversation", "user_id", "q", "limit", "role", "participant", "tool", "since", "before")
 _USAGE: Final = ("user_id", "agent_name", "since", "until", "by")
 
 API: Final[dict[str, dict[str, Endpoint]]] = {
@@ -333,6 +334,9 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "DELETE": Endpoint(_endpoints.delete_conversation, "delete", None, (), ()),
     },
     f"{_CONVERSATION}/fork": {"POST": Endpoint(_endpoints.fork, "fork", "Conversation", (), ("through",))},
+    f"{_CONVERSATION}/approvals/{{call}}": {
+        "POST": Endpoint(_endpoints.decide, "decide", "Decided", (), ("approved", "reason")),
+    },
     f"{_CONVERSATION}/run": {"GET": Endpoint(_endpoints.run, "read", "CurrentRun")},
     f"{_CONVERSATION}/stop": {"POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"))},
     f"{_CONVERSATION}/turns": {"GET": Endpoint(_endpoints.turns, "read", "Turns")},
@@ -353,6 +357,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
     f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
     "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
+    "/v1/approvals": {"GET": Endpoint(_endpoints.approvals, "list", "Approvals", _APPROVALS)},
     "/v1/usage": {"GET": Endpoint(_endpoints.usage, "usage", "Totals", _USAGE)},
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/turns": {"GET": Endpoint(_endpoints.list_turns, "list", "Turns", _TURNS)},

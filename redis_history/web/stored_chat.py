@@ -10,13 +10,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from redis_history.errors import ConversationExistsError, MessageNotFoundError, RevisionConflictError
-from redis_history.formats.vercel_ai import approval_of, with_responses
+from redis_history.errors import ApprovalNotFoundError, ConversationExistsError, MessageNotFoundError
+from redis_history.formats.vercel_ai import approval_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import Append, Asking, ChangeTurns, FindMessage, ReadTogether
+from redis_history.store.operations.base import MAX_BY
 from redis_history.store.writes import Appended, Precondition
 from redis_history.values import Conversation, Message, Participant, Position, ToolUsePart, tool
-from redis_history.values.ids import new_token
 from redis_history.values.pairs import open_calls
 from redis_history.web._answers import newest_messages
 from redis_history.web._http import Refused, bad_input
@@ -132,9 +132,14 @@ class StoredChat:
         given = _given(asked, stored)
         if given is None and not added:
             raise bad_input("the last message has no result of an open call, and no response to an open request")
-        is_new = await self._respond(asked) if asked.responses else False
+        turn = await turn_of(self._store, chat, self._agent_name) if asked.responses else None
+        former = runs_of(await self._store.get_run(chat)) if asked.responses else []
+        is_new = await self._respond(asked, stored, user)
         if not added:
             assert given is not None  # noqa: S101
+            if is_new and turn is not None and turn.status == "waiting":  # the decision has made it owed
+                names = frozenset(run.run_id for run in former)
+                return Kept(given, Question(turn.message_ids[0], self._agent_name, None, names), given)
             return Kept(given, await self.ask_again(chat, given) if is_new else None, given)
         if record is None:
             await self._create(chat, added, rights, user)
@@ -164,7 +169,7 @@ class StoredChat:
         if asked.messages:
             return await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
         stored = await self._lookup(asked)
-        is_open = any(with_responses(one, asked.responses) not in (None, one) for one in stored)
+        is_open = any("approved" not in one for one in _requests_in(stored) if one["id"] in asked.responses)
         return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
 
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
@@ -189,14 +194,14 @@ class StoredChat:
 
         def is_enough(stored: Sequence[Message]) -> bool:
             uses = [part for one in stored for part in one.tool_uses]
-            approvals = {approval["id"] for approval in map(approval_of, uses) if approval is not None}
+            approvals = {one["id"] for one in _requests_in(stored)}
             return calls <= {part.id for part in uses} and approvals >= asked.responses.keys()
 
         if not calls and not asked.responses:
             return []
         options: Any = {"most": LISTED, "size": self._size}
         stored, _ = await newest_messages(self._store, asked.conversation_id, is_enough, **options)
-        known = {found["id"] for one in stored for part in one.tool_uses if (found := approval_of(part)) is not None}
+        known = {one["id"] for one in _requests_in(stored)}
         if asked.responses and known.isdisjoint(asked.responses) and not asked.results:
             name = next(iter(asked.responses))
             raise bad_input(f"there is no request for approval with the id {name[:64]!r} in this conversation")
@@ -236,21 +241,20 @@ class StoredChat:
             return f"the call of {call.name[:60]!r} has not been approved, so it has no result"
         return None
 
-    async def _respond(self, asked: Asked) -> bool:
-        """Store responses of the user to requests for approval. Returns whether at least one response was decisive. If
-        several arrive at the same time, the first stored response decides."""
-        decision, is_new = new_token(), False
-        while True:
-            page = await self._store.snapshot(asked.conversation_id, limit=1)
-            stored = await self._lookup(asked)
-            found = ((one, with_responses(one, asked.responses, decision)) for one in stored)
-            changed = next((new for one, new in found if new not in (one, None)), None)
-            if changed is None:
-                return is_new
-            with suppress(RevisionConflictError):  # somebody else may have responded: read again
-                revision = page.cursor.revision
-                await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
-                is_new = True
+    async def _respond(self, asked: Asked, stored: Sequence[Message], user: Participant | None) -> bool:
+        """Decide on requests for approval as the user responds. Returns whether at least one response was decisive: the
+        first response to a request decides."""
+        is_new, by = False, None if user is None else user.id[:MAX_BY]
+        for request in _requests_in(stored):
+            name = request["id"]
+            if name in asked.responses and "approved" not in request:
+                response = asked.responses[name]
+                with suppress(ApprovalNotFoundError):  # it was removed, or got a result
+                    decided = await self._store.decide(
+                        asked.conversation_id, name, response["approved"], reason=response.get("reason"), by=by
+                    )
+                    is_new = is_new or not decided.duplicate
+        return is_new
 
     # Content that an answer replaces
 
@@ -296,6 +300,12 @@ def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | N
     return replace(kept, parts=changed.parts, provider_meta=meta, participant=user or author)
 
 
+def _requests_in(stored: Sequence[Message]) -> list[dict[str, Any]]:
+    """The requests for approval in messages, with the decisions."""
+    found = (approval_of(part) for one in stored for part in one.tool_uses)
+    return [one for one in found if one is not None]
+
+
 def _given(asked: Asked, stored: Sequence[Message]) -> Message | None:
     """The last stored message that has results for the same calls as a request, or responses to the same requests for
     approval."""
@@ -303,7 +313,7 @@ def _given(asked: Asked, stored: Sequence[Message]) -> Message | None:
 
     def is_given(one: Message) -> bool:
         return bool(calls.intersection(part.tool_use_id for part in one.tool_results)) or (
-            with_responses(one, asked.responses) is not None
+            any(request["id"] in asked.responses for request in _requests_in([one]))
         )
 
     return next(filter(is_given, reversed(stored)), None)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, Usage, assistant, user
+from redis_history import Conversation, HistoryStore, Usage, assistant, tool_use, user
 from redis_history.cli.doctor import examine
 from redis_history.errors import MessageNotFoundError
 from redis_history.store.operations import (
@@ -39,6 +39,8 @@ from tests.support.servers import RealServer, wait_until
 KINDS: Final = {
     "registry": r"c",
     "list": r"[uvf]:\w+",
+    "approvals": r"a(:[uv]\w+)?",
+    "trail": r"e",
     "turns": r"[qh]|q(:[0-9a-f]{40}){1,2}",
     "seats": r"k(:[0-9a-f]{40}){2}",
     "ledger": r"[^:]+:k",
@@ -121,7 +123,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         server.client() as client,
         HistoryStore(url, namespace=namespace) as store,
         HistoryStore(url, namespace=namespace, max_messages=5) as capped,
-        HistoryStore(url, namespace=namespace, ttl=3600) as brief,
+        HistoryStore(url, namespace=namespace, ttl=3600, audit=60) as brief,
     ):
         store.create_conversation(Conversation("c", user_id="u", agent_name="a"))
         first = store.snapshot("c").cursor
@@ -141,7 +143,10 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         cursor = store.snapshot("c").cursor
         store.update_conversation("c", user_id="v", title="t")
         store.merge_metadata("c", {"k": 1})
+        store.append("c", assistant(tool_use("call", "pay", needs_approval=True), id="asks"))
+        store.update_conversation("c", user_id="w", title="t")
         store.fork("c", "fork")
+        store.decide("c", "call", True)
         store.append("fork", user("x"))
         with store.subscribe("c", after=cursor) as changes:
             assert changes.get(timeout=10)
@@ -161,7 +166,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
             with store.subscribe("c") as changes:
                 reply.write("more")
                 assert changes.get(timeout=10)
-            store.list_conversations(user_id="v")
+            store.list_conversations(user_id="w")
         store.search("c", "word")
         store.search("c", "word", context=1, archived=True)
         store.search_all("word")
@@ -181,7 +186,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
             capped.append_many("c", _messages(4, 200))
             with contextlib.suppress(MessageNotFoundError):  # the cap has removed it
                 reply.finish()
-        store.restore("c", _messages(120))
+        store.restore("c", [*_messages(120), assistant(tool_use("call", "pay", needs_approval=True))])
         capped.append("c", user("z"))
         store.delete_conversation("c")
         with store.run("c") as run:
@@ -192,8 +197,8 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         store.expand("c", summary.id)
         store.clear("c")
         with HistoryStore(url, namespace=namespace, ttl=1) as brief:
-            brief.append("gone", user("x"))
-            store.append(_neighbor("gone"), user("x"))
+            for conversation_id, one in (("gone", brief), (_neighbor("gone"), store)):
+                one.append(conversation_id, assistant(tool_use("call", "pay", needs_approval=True)))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
             brief.ask("gone", user("x"))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
@@ -202,6 +207,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         _use_tokens(store)
         store.snapshot("gone")
         store.list_conversations()
+        store.list_approvals()
 
 
 def _work_on_turns(store: HistoryStore) -> None:

@@ -99,6 +99,32 @@ async def test_filters_and_changes_with_vectors(server: RealServer, namespace: s
         assert ids(await store.search("c", "restaurant", limit=1)) == ["later"]
 
 
+@pytest.mark.parametrize("query", ["我想订房间", "住宿 价格", "бронь", "отель hotel", "호텔"])
+def test_the_default_embedder_leaves_other_scripts_to_their_words(
+    server: RealServer, namespace: str, server_of: Servers, query: str
+) -> None:
+    """Its model knows the pieces of their words by chance: an embedder never makes a search worse."""
+    texts = [
+        "我想订一个房间",
+        "住宿的价格是多少？",
+        "这家饭店很好吃",
+        "天气很好",
+        "Моя бронь готова",
+        "Отель у моря",
+        "호텔 예약",
+    ]
+    with (
+        HistoryStore(server.url, namespace=namespace, embedder="default") as meant,
+        HistoryStore(server.url, namespace=f"{namespace}-words") as words,
+    ):
+        found = []
+        for store in (meant, words):
+            store.append_many("c", [user(text, id=str(number)) for number, text in enumerate(texts)])
+            found.append(store.search("c", query))
+    server_of.clear(f"{namespace}-words")
+    assert ids(found[0]) == ids(found[1])
+
+
 @pytest.mark.proves("embedders")
 async def test_the_default_embedder_finds_what_shares_no_word(server: RealServer, namespace: str) -> None:
     said = ["The dog ate my sandwich.", "We booked a hotel in Rome.", "The stock market fell today.", ""]

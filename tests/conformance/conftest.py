@@ -76,7 +76,9 @@ class Stores:
         options.setdefault("poll_interval", 1.0)
         if self.backend == "memory":
             chosen = {
-                name: options.pop(name) for name in ("ttl", "max_messages", "max_conversations") if name in options
+                name: options.pop(name)
+                for name in ("ttl", "max_messages", "max_conversations", "audit")
+                if name in options
             }
             chosen["log_length"] = options.get("log_length", 1000)
             # Caps are the backend's own here: the first store decides for all.

@@ -137,6 +137,40 @@ async def test_conversations_are_listed_by_their_last_change(store: Any) -> None
     assert first == await store.get_conversation("c7")
 
 
+@pytest.mark.proves("lists")
+@pytest.mark.parametrize("preview", [False, True])
+async def test_lists_go_on_behind_a_conversation(store: Any, preview: bool) -> None:
+    names = [f"c{number}" for number in range(60)]
+    for name in names:
+        await store.create_conversation(Conversation(name, user_id="ann"))
+    wanted = names[::-1]
+
+    async def following(last: Any, **options: Any) -> list[Any]:
+        return await store.list_conversations(after=last, preview=preview, **options)
+
+    def ids_of(page: list[Any]) -> list[str]:
+        return [one.conversation.conversation_id if preview else one.conversation_id for one in page]
+
+    found: list[str] = []
+    page = await following(None, limit=7)
+    while page:
+        found += ids_of(page)
+        page = await following(page[-1], limit=7)
+    assert found == wanted
+    [*_, last] = await following(None, limit=10)
+    assert ids_of(await following(last, limit=3, user_id="ann")) == wanted[10:13]
+    assert ids_of(await following(last, limit=3, offset=2)) == wanted[12:15]
+    assert ids_of(await following(last, limit=3, user_id="bob")) == []
+    await store.append(wanted[9], user("x"))  # the last one of the page moves to the front
+    await store.append(wanted[20], user("x"))
+    assert ids_of(await following(last, limit=11)) == [*wanted[10:20], wanted[21]]
+    await store.delete_conversation(wanted[9])
+    assert ids_of(await following(last, limit=2)) == wanted[10:12]
+    for wrong in ("c1", 3, ["c1"]):
+        with pytest.raises(InvalidInputError):
+            await following(wrong)
+
+
 OWNERS: list[int | str] = [1, "1", 0, "0", "", -1, "-1", 2**53 + 1, str(2**53 + 1), 2**63 - 1, -(2**63), "ann", "1.0"]
 
 

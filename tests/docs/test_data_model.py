@@ -33,10 +33,12 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":([uvpb]):[0-9a-f]{40}$", r":\1:<digest>", name)
+                name = re.sub(r"}:a:[uv][0-9a-f]{40}$", "}:a:u<digest>", name)
                 name = re.sub(r":([qk])((?::[0-9a-f]{40})+)$", _digests, name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+    audited = HistoryStore(server.url, namespace=namespace, audit=60)
+    with audited, HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
         store.append("a b", user("x"))
         look()
         assert client.zrange(keys.registry, 0, -1) == [b"a%20b"]
@@ -50,6 +52,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             look()
         assert len(found) == 7
         store.update_conversation("a b", user_id=1, agent_name="a")
+        audited.append("a b", assistant(tool_use("call", "x", needs_approval=True)))
+        look()
         store.append("a b", assistant("x", usage=Usage(1)))
         store.set_budget(1, tokens=7)
         store.ask("a b", user("x"))  # a turn of an owner; another agent's waits
@@ -119,6 +123,7 @@ def test_the_fields_of_the_state(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         store.create_conversation(Conversation("c", **record))
         store.append_many("c", [user("x", id=name, usage=Usage(1)) for name in "abc"])
+        store.append("c", assistant(tool_use("call", "x", needs_approval=True)))
         store.retry_turn("c")
         store._backend.execute(TakeRun("c", (("1", None),), False))
         store._backend.execute(TakeRun("c", (("2", None),), True))

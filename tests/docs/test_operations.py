@@ -89,7 +89,8 @@ _FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
 
 
 def used_memory(client: Any) -> int:
-    """Return the memory without the buffers of the store's connections, which the store reopens."""
+    """Return the memory without the buffers of the store's connections, which it reopens, and garbage of scripts."""
+    client.eval("collectgarbage()", 0)
     client.client_kill_filter(_type="normal", skipme=True)
     memory = client.info("memory")
     return int(memory["used_memory"] - memory["mem_aof_buffer"])  # what waits for a slow disk

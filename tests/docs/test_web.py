@@ -61,7 +61,7 @@ def test_a_page_has_the_figures_of_the_code() -> None:
     shown = {number.rstrip(",.") for number in re.findall(r"\d[\d,.]*", " ".join(map(prose, PAGES)))}
     figures = [limits.patience, limits.reauthorize, limits.heartbeat, _events._COUNT, _events._BYTES // 10**6]
     figures += [_shape.LONGEST]
-    figures += [_http.MOST, _endpoints._FULL // 10**6, _http.MAX_BODY, _endpoints._LIST_END, _endpoints._EXAMINED]
+    figures += [_http.MOST, _endpoints._FULL // 10**6, _http.MAX_BODY, _endpoints._EXAMINED]
     figures += [_endpoints._MOST_HITS, application._EXPIRES // 3600]
     figures += [_events._LARGEST // 10**6]
     assert {f"{figure:,.10g}" for figure in figures} - shown == set()

@@ -17,7 +17,7 @@ def test_each_kind_of_event_has_an_effect_or_none() -> None:
     given = {
         "messages": (X,), "removed_ids": ("x",), "message_ids": ("x",), "message_id": "x", "message": X, "offset": 0,
         "delta": "x", "parts": X.parts, "run": None, "summary_id": "s", "summary": X, "through": (0, 1), "count": 1,
-        "fields": {}, "reason": "log_trimmed",
+        "fields": {}, "reason": "log_trimmed", "turns": (),
     }  # fmt: skip
     for kind in get_args(events.Event):
         known = {name: given[name] for name in kind.__struct_fields__ if name in given}

@@ -220,3 +220,42 @@ async def test_a_snapshot_has_the_answer_to_the_message_before(serve: Any, store
         two.open.set()
         assert [one["content"] for one in event["messages"]] == ["One", "Two", "To one.", "[removed]", "first "]
     await asking
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"payload": {"approved": True}}, {"payload": {"approved": False, "reason": "too much"}}, {"cancelled": 1}],
+)
+async def test_a_call_that_waits_for_approval_is_an_interrupt(
+    serve: Any, store: AsyncHistoryStore, answer: dict[str, Any]
+) -> None:
+    async def pay(run: Any) -> None:
+        *_, last = await store.get(run.conversation_id)
+        if last.role == "user":
+            await run.append(assistant(tool_use("c", "pay", {"sum": 3}, needs_approval=True)))
+        elif last.parts[0].provider_meta["approval"]["approved"]:
+            await run.append(tool(tool_result("c", "paid")))
+        else:
+            await run.append(assistant("Then not."))
+
+    client = await serve(pay, protocol="ag-ui")
+    [*_, end] = await ask(client, run_input(said("u1", "Pay!")))
+    assert end["outcome"]["type"] == "interrupt"
+    [interrupt] = end["outcome"]["interrupts"]
+    assert (interrupt["id"], interrupt["toolCallId"]) == ("c", "c")
+    given = {"interruptId": "c", "status": "cancelled" if "cancelled" in answer else "resolved", **answer}
+    messages = (await client.get(f"/{PATH}/messages")).json()
+    wrong = await client.post("", json=run_input(*messages) | {"resume": [{"interruptId": "c", "status": "resolved"}]})
+    assert wrong.status_code == 400
+    unknown = await client.post("", json=run_input(*messages) | {"resume": [given | {"interruptId": "x"}]})
+    assert unknown.status_code == 400
+    body = run_input(*messages) | {"resume": [given]}
+    events = await ask(client, body)
+    assert (events[-1]["type"], events[-1].get("outcome")) == ("RUN_FINISHED", None)
+    approved = answer.get("payload", {}).get("approved", False)
+    stored = await store.get(CHAT)
+    results = [part.content for one in stored for part in one.tool_results]
+    denied = "The user denied this call: too much" if "payload" in answer else "The user denied this call."
+    assert results == ["paid" if approved else denied]
+    assert await ask(client, body) == events
+    assert await store.list_approvals() == []

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pytest
 from starlette.requests import Request
 
-from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, user
+from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool_use, user
 from redis_history.web import Action, ChatEndpoints, LiveView
 from redis_history.web.routing import API
 from tests.support.web import client
@@ -44,6 +44,12 @@ VIEW = {
     "GET /v1/search": [
         Asked("GET", "/v1/search?q=secret", {"list"}, at="list"),
         Asked("GET", "/v1/search?q=secret&conversation={c}", {"read"}),
+        Asked("GET", "/v1/search?q=secret&user_id=ann", {"list"}, at="list"),
+        Asked("GET", "/v1/search?q=secret&user_id=bob", {"list"}),
+    ],
+    "GET /v1/approvals": [Asked("GET", "/v1/approvals", {"list"}, at="list")],
+    "POST /v1/conversations/{conversation}/approvals/{call}": [
+        Asked("POST", f"{C}/approvals/wait", {"decide"}, {"approved": True})
     ],
     "GET /v1/usage": [Asked("GET", "/v1/usage?user_id=bob", {"usage"})],
     "DELETE /v1/users/{user}": [Asked("DELETE", "/v1/users/bob", {"erase"})],
@@ -152,6 +158,8 @@ async def filled_store() -> AsyncIterator[AsyncHistoryStore]:
     async with AsyncHistoryStore("memory://") as store:
         for name, owner in (("own", "ann"), ("other", "bob")):
             await store.create_conversation(Conversation(name, user_id=owner, title=f"{name}: its title"))
+            asking = tool_use("wait", "pay", {"note": f"{name}: a secret"}, needs_approval=True)
+            await store.append(name, assistant(asking, id="m0"))
             await store.append_many(name, [user(f"{name}: a secret", id="m1"), assistant("an answer", id="m2")])
         await store.append("deleted", user("deleted: a secret", id="m1"))
         await store.delete_conversation("deleted")
@@ -222,7 +230,7 @@ async def test_the_matrix_of_the_live_view() -> None:
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1728), ("ag-ui", AG_UI, 1536)])
+@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1872), ("ag-ui", AG_UI, 1664)])
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
     def make(store: Any, **options: Any) -> Any:
         return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)

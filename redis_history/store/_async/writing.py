@@ -20,7 +20,7 @@ from redis_history.store._async.runs import run_here
 from redis_history.store._async.subscription import AsyncFeed
 from redis_history.store.operations import fork as forks
 from redis_history.store.operations.backend import AsyncBackend
-from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.base import Steps, T, said_by
 from redis_history.store.operations.compact import through_of
 from redis_history.store.operations.options import Options
 from redis_history.store.operations.page import ARCHIVED_PAGE
@@ -28,6 +28,7 @@ from redis_history.store.operations.searching import Searcher
 from redis_history.store.operations.usage import ForgetUsage
 from redis_history.values import Conversation, Message, Position, Role
 from redis_history.values._validation import check_function, check_owner, check_seconds, refuse
+from redis_history.values.approvals import Approval
 from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, check_message_id, new_token
 from redis_history.values.ids import new_id as new_message_id
@@ -114,25 +115,28 @@ class AsyncWriting:
         return AsyncReply(self, op, interval)
 
     async def update_message(
-        self, conversation_id: str, message: Message, *, expected_revision: int | None = None
+        self, conversation_id: str, message: Message, *, expected_revision: int | None = None, by: str | None = None
     ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
-        Writing the same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
+        `by`, here and elsewhere, says who makes the change: up to 200 characters, for `log` and events. Writing the
+        same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        updated = await self._write(ops.UpdateMessage.of(conversation_id, message, expected_revision))
+        updated = await self._write(said_by(ops.UpdateMessage.of(conversation_id, message, expected_revision), by))
         if updated is None:
             raise refusals.message_missing(conversation_id, message.id)
         return updated
 
-    async def pin(self, conversation_id: str, message_id: str, *, pinned: bool = True) -> Message:
+    async def pin(
+        self, conversation_id: str, message_id: str, *, pinned: bool = True, by: str | None = None
+    ) -> Message:
         """Set `metadata["pinned"]` of a message, or remove it if not `pinned`, and return the message.
 
         No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
         Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
         for a summary, which the next compaction replaces, and while the message is being written: pin it afterwards, or
-        begin it with `stream(metadata={"pinned": True})`.
+        begin it with `stream(metadata={"pinned": True})`. `by` as in `update_message`.
         """
         check_conversation_id(conversation_id)
         check_message_id(message_id)
@@ -148,39 +152,78 @@ class AsyncWriting:
             metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
             changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
             with suppress(errors.RevisionConflictError):  # without a revision it might undo an edit
-                return (await self.update_message(conversation_id, changed, expected_revision=revision)).message
+                done = await self.update_message(conversation_id, changed, expected_revision=revision, by=by)
+                return done.message
         raise refusals.revision_conflict(conversation_id, revision + 1, revision)
 
-    async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
+    async def decide(
+        self,
+        conversation_id: str,
+        call_id: str,
+        approved: bool,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> Approval:
+        """Decide on a request for approval of a tool call (see `list_approvals`), and return it with the decision.
+
+        The first decision stands: later calls change nothing, and return it with `duplicate` set. It is stored in the
+        message of the call, so subscribers get a MessageUpdated event. A denied call also gets a result there, which
+        tells the model, with the `reason` (up to 1,000 characters). `by` says who decided (up to 200). Raises
+        ApprovalNotFoundError, also if the call was answered without a decision, or decided more than 2,000 messages
+        ago.
+        """
+        decision = ops.Decision.of(approved, reason, by)
+        while True:
+            found = await self._steps(ops.find_request(conversation_id, call_id))
+            if found.approval.approved is not None:
+                return replace(found.approval, duplicate=True)
+            if await self._write(found.decided(call_id, decision)) is not None:
+                return found.with_decision(decision)
+
+    async def clear(self, conversation_id: str, *, expected_revision: int | None = None, by: str | None = None) -> int:
         """Remove all messages, including archived ones, and keep the conversation with its record. Returns the new
         revision.
 
-        Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
+        Without messages nothing changes. `by` as in `update_message`. Raises RevisionConflictError (not at
+        `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return await self._write(ops.Clear(conversation_id, precondition=ops.Precondition.of(expected_revision)))
+        op = ops.Clear(conversation_id, precondition=ops.Precondition.of(expected_revision))
+        return await self._write(said_by(op, by))
 
     async def restore(
-        self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
+        self,
+        conversation_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_revision: int | None = None,
+        by: str | None = None,
     ) -> int:
         """Replace all messages, archived ones too, by `messages`. Returns the new revision. Creates the conversation if
         necessary. Messages keep the timestamps they have, and get new sequences.
 
         This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
-        raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        raises RevisionConflictError. `by` as in `update_message`. Raises BatchTooLargeError above 1,000 messages or
+        4 MB.
         """
-        return await self._write(ops.Restore.of(conversation_id, messages, expected_revision))
+        return await self._write(said_by(ops.Restore.of(conversation_id, messages, expected_revision), by))
 
     async def delete_messages(
-        self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
+        self,
+        conversation_id: str,
+        message_ids: Iterable[str],
+        *,
+        expected_revision: int | None = None,
+        by: str | None = None,
     ) -> int:
         """Remove messages by id, archived ones too. Returns how many were removed. Unknown ids are ignored. A removed
-        id may be appended again.
+        id may be appended again. `by` as in `update_message`.
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = ops.DeleteMessages.of(conversation_id, message_ids, expected_revision)
-        return await self._write(op) if op.message_ids else 0
+        return await self._write(said_by(op, by)) if op.message_ids else 0
 
     async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> int:
         """Remove messages and every copy of their content: in archives, in search documents, and in summaries that may
@@ -282,11 +325,13 @@ class AsyncWriting:
         agent_name: str | UnsetType | None = UNSET,
         auditing_id: int | str | UnsetType | None = UNSET,
         expected_revision: int | None = None,
+        by: str | None = None,
     ) -> Conversation:
         """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
-        `metadata` replaces the whole dict; `merge_metadata` sets single keys. A record has at most 100,000 bytes
+        `metadata` replaces the whole dict; `merge_metadata` sets single keys. `by` as in `update_message`. A record has
+        at most 100,000 bytes
         (InvalidInputError). Raises ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
@@ -296,16 +341,19 @@ class AsyncWriting:
         op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise errors.InvalidInputError("update_conversation needs at least one field to set")
-        return await self._write_record(op)
+        return await self._write_record(said_by(op, by))
 
-    async def merge_metadata(self, conversation_id: str, changes: Mapping[str, Any]) -> Conversation:
+    async def merge_metadata(
+        self, conversation_id: str, changes: Mapping[str, Any], *, by: str | None = None
+    ) -> Conversation:
         """Set the keys of `changes` in the record's metadata, and leave the others. Returns the changed conversation.
 
         None removes a key. Concurrent calls lose nothing: each is made on what the others have written. Subscribers get
-        a ConversationUpdated with all of the metadata. Raises ConversationNotFoundError; InvalidInputError for values
-        that cannot be stored, no changes, or more than 100,000 bytes of metadata.
+        a ConversationUpdated with all of the metadata. `by` as in `update_message`. Raises
+        ConversationNotFoundError; InvalidInputError for values that cannot be stored, no changes, or more than 100,000
+        bytes of metadata.
         """
-        return await self._write_record(ops.MergeMetadata.of(conversation_id, changes))
+        return await self._write_record(said_by(ops.MergeMetadata.of(conversation_id, changes), by))
 
     async def _write_record(self, op: ops.WriteRecord | ops.MergeMetadata) -> Conversation:
         await self._write(op)
@@ -345,10 +393,11 @@ class AsyncWriting:
         end = None if through is None else through_of(through)
         return await self._publish(new_id, forks.fork(conversation_id, new_id, end, user_id))
 
-    async def delete_conversation(self, conversation_id: str) -> bool:
-        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
+    async def delete_conversation(self, conversation_id: str, *, by: str | None = None) -> bool:
+        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong. `by`
+        as in `update_message`."""
         check_conversation_id(conversation_id)
-        return await self._write(ops.DeleteConversation(conversation_id))
+        return await self._write(said_by(ops.DeleteConversation(conversation_id), by))
 
     async def compact(
         self,

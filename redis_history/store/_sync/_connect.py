@@ -84,6 +84,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         index,
         options.codec is not None,
         cluster=cluster,
+        audit=options.audit,
         poll_interval=options.poll_interval,
         durable=options.durable_server,
     )

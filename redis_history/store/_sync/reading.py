@@ -12,17 +12,21 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
 from redis_history.store._sync._runtime import in_thread, resolve
+from redis_history.store.operations.audit import AuditEntry
 from redis_history.store.operations.backend import Backend
 from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.listing import Place
 from redis_history.store.operations.options import Embedder, Options
 from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
 from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
+from redis_history.values.approvals import Approval
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
 from redis_history.values.sizes import TokenCounter
+from redis_history.values.times import Instant, to_microseconds
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53
@@ -111,6 +115,7 @@ class Reading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: Literal[False] = False,
     ) -> list[Conversation]: ...
 
@@ -123,6 +128,7 @@ class Reading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: Literal[True],
     ) -> list[ops.Preview]: ...
 
@@ -134,6 +140,7 @@ class Reading:
         forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
+        after: Conversation | ops.Preview | None = None,
         preview: bool = False,
     ) -> list[Conversation] | list[ops.Preview]:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
@@ -144,17 +151,21 @@ class Reading:
         newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
         is above that of the last one read.
 
+        `after` is the last one of the page before, a Conversation or Preview: the list goes on behind it, at the same
+        cost for every page. If it has changed since, the list goes on with those that had not changed for longer.
+
         Not a snapshot: a conversation that changes during the call is listed where it was first found. The cost grows
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         _check_owners(user_id, agent_name, forked_from)
         _validation.check_range(limit, offset)
+        place = _place_of(after)
         if not limit:
             return []
         chosen = user_id, agent_name, forked_from
         if preview:
-            return self._backend.execute(ops.ListPreviews(*chosen, limit=limit, offset=offset))
-        return self._backend.execute(ops.ListConversations(*chosen, limit=limit, offset=offset))
+            return self._backend.execute(ops.ListPreviews(*chosen, limit=limit, offset=offset, after=place))
+        return self._backend.execute(ops.ListConversations(*chosen, limit=limit, offset=offset, after=place))
 
     def iter_conversations(
         self,
@@ -174,6 +185,22 @@ class Reading:
                 if one.conversation_id not in seen:
                     seen.add(one.conversation_id)
                     yield one
+
+    def list_approvals(
+        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50
+    ) -> list[Approval]:
+        """The tool calls that wait for the consent of a person, over all conversations, oldest first, at most `limit`;
+        those in conversations of the owner `user_id` and of the agent `agent_name`, if given. `decide` answers one.
+
+        A call waits if it was stored with `tool_use(..., needs_approval=True)`, by an adapter, or by a format that has
+        such requests (docs/how-to/runs.md). It no longer waits if it has a decision or a result, or if its message
+        was removed. Of one conversation the newest 1,000 are listed.
+        """
+        _check_owners(user_id, agent_name, None)
+        _validation.check_integer(limit, "limit", error=InvalidInputError)
+        if not limit:
+            return []
+        return self._backend.execute(ops.ListApprovals(user_id=user_id, agent_name=agent_name, limit=limit))
 
     def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the
@@ -197,6 +224,30 @@ class Reading:
             events += found
             known = found[-1].cursor
         return events
+
+    def audit_trail(
+        self,
+        *,
+        conversation_id: str | None = None,
+        auditing_id: int | str | None = None,
+        by: str | None = None,
+        since: Instant | None = None,
+        before: Instant | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
+        """Changes that stores with the option `audit` have made, newest first, at most `limit`: what was changed, when
+        and by whom, without content, also in conversations that were deleted since. Those of `conversation_id`, with
+        this `auditing_id`, `by` this name, after `since` and before `before`, if given. It reads the trail from its
+        end.
+        """
+        if conversation_id is not None:
+            check_conversation_id(conversation_id)
+        _validation.check_owner(auditing_id, "auditing_id")
+        _validation.check_name(by, "by")
+        _validation.check_integer(limit, "limit", error=InvalidInputError)
+        after, upper = (None if time is None else to_microseconds(time) for time in (since, before))
+        op = ops.ReadTrail(limit, conversation_id, auditing_id, by, after, upper)
+        return self._backend.execute(op) if limit else []
 
     def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
@@ -312,6 +363,16 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     _validation.check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from, "forked_from")
+
+
+def _place_of(after: Conversation | ops.Preview | None) -> Place | None:
+    if after is None:
+        return None
+    last = after.conversation if isinstance(after, ops.Preview) else after
+    if not isinstance(last, Conversation):
+        _validation.refuse(after, "after", "None, or the last Conversation or Preview of a page", InvalidInputError)
+    check_conversation_id(last.conversation_id)
+    return Place.of(last)
 
 
 def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:

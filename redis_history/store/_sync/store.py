@@ -32,7 +32,7 @@ from redis_history.store.operations import ReadRun, StopRun
 from redis_history.store.operations.backend import Backend
 from redis_history.store.operations.options import Codec, Durability, Embedder, Options, SearchMode, meaning
 from redis_history.store.retry import RetryPolicy
-from redis_history.values._validation import check_function, check_name, refuse
+from redis_history.values._validation import check_function, check_name, check_owner, refuse
 from redis_history.values.events import Cursor, Event, cursors_of
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.runs import RunInfo
@@ -68,6 +68,7 @@ class HistoryStore(Writing, Asking, Reading, Accounting):
       `appendfsync always`, and ask for no confirmation.
     - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
+    - `audit`: seconds for which the audit trail keeps the changes of this store, from 1; see `audit_trail`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: the language of
       most messages, or "none" (docs/how-to/search.md). Use the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
@@ -103,11 +104,12 @@ class HistoryStore(Writing, Asking, Reading, Accounting):
         embedder: Embedder | Literal["default"] | None = None,
         vectors: int | None = None,
         codec: Codec | None = None,
+        audit: float | None = None,
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
-            search, language, function, field, codec=codec, durable_server=durable_server,
+            search, language, function, field, codec=codec, durable_server=durable_server, audit=audit,
         )  # fmt: skip
         check_callback(function, "embedder")
         if retry is not None and not isinstance(retry, RetryPolicy):
@@ -155,14 +157,19 @@ class HistoryStore(Writing, Asking, Reading, Accounting):
         self._start(subscription)
         return subscription
 
-    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
-        """The changes of all conversations of the namespace, including later ones, each as in `subscribe`.
+    def subscribe_all(
+        self, *, after: Mapping[str, Cursor | str] | None = None, user_id: int | str | None = None
+    ) -> NamespaceSubscription:
+        """The changes of all conversations of the namespace, including later ones, each as in `subscribe`; with
+        `user_id` only those of this owner. A conversation that gets another owner leaves the subscription.
 
         `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
         after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
         reading the newest change of every conversation: about a second for 10,000.
         """
-        subscription = NamespaceSubscription(self._backend, cursors_of(after), self._poll_interval)
+        check_owner(user_id, "user_id")
+        cursors = cursors_of(after)
+        subscription = NamespaceSubscription(self._backend, cursors, self._poll_interval, user_id)
         self._start(subscription)
         return subscription
 

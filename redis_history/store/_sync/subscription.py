@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.store._sync._runtime import Background, Lock, Openable, Signal
-from redis_history.store.changelog import is_gone
-from redis_history.store.operations import Changes, ReadChanges, ReadHead
+from redis_history.store.changelog import is_gone, owned
+from redis_history.store.operations import Changes, ReadChanges, ReadConversation, ReadHead, ReadTogether
 from redis_history.store.operations.backend import Backend, ChangeQuery, PendingWakeups, WeakWake
 from redis_history.values.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.values.replies import Progress
@@ -35,6 +36,8 @@ _LONGEST_WAIT: Final = 3600.0
 #: Seconds for which the end of a conversation is remembered: longer than backends keep its log, so that a late
 #: notification does not repeat its events.
 _REMEMBERED: Final = 120.0
+#: Conversations of other owners that a subscription to one owner remembers.
+_MOST_OTHERS: Final = 10_000
 
 
 class Feed(Openable):
@@ -306,9 +309,19 @@ class NamespaceSubscription(Feed):
 
     _subject = "all conversations"
 
-    def __init__(self, backend: Backend, after: Mapping[str, Cursor] | None, poll_interval: float) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        after: Mapping[str, Cursor] | None,
+        poll_interval: float,
+        user_id: int | str | None = None,
+    ) -> None:
         super().__init__(backend, poll_interval)
         self._from_now = after is None
+        self._user_id = user_id
+        # With `user_id`: conversations of other owners, whose notifications say nothing. A poll finds those that get
+        # this owner.
+        self._others: dict[str, None] = {}
         # How far the log of each conversation was read, and where the consumer is in that of the one in `_ready`.
         self._cursors: dict[str, Cursor] = dict(after or {})
         self._taken: tuple[str, Cursor | None] | None = None
@@ -341,10 +354,10 @@ class NamespaceSubscription(Feed):
         return cursors
 
     def _start(self) -> None:
-        found = self._backend.poll_changes(ChangeQuery(self._cursors))
+        found = self._backend.poll_changes(ChangeQuery(self._cursors, user_id=self._user_id))
         if self._from_now:
-            self._cursors = found.heads
-            self._news = set(found.heads)
+            self._cursors = self._of_owner(found.heads)
+            self._news = set(self._cursors)
         else:
             self._pending = dict.fromkeys(found.heads)
         self._position = found.position
@@ -355,7 +368,7 @@ class NamespaceSubscription(Feed):
 
     def _until_read(self) -> float:
         ids, any_other = self._wakeups.take()
-        self._pending |= ids
+        self._pending |= {name: None for name in ids if name not in self._others}
         if any_other:
             self._poll_at = self._paused_until = 0.0
         now = time.monotonic()
@@ -394,11 +407,13 @@ class NamespaceSubscription(Feed):
     def _poll(self) -> None:
         """Find the conversations that have changed without a notification."""
         self._poll_at = time.monotonic() + self._poll_interval
-        query = ChangeQuery(self._cursors, self._position, self._news, self._doubted)
+        query = ChangeQuery(self._cursors, self._position, self._news, self._doubted, self._user_id)
         found = self._backend.poll_changes(query)
         self._news, self._doubted = set(), set()
         self._position = found.position
         self._pending |= dict.fromkeys(found.heads)
+        for name in found.heads:
+            self._others.pop(name, None)
         # The end of a run does not create a change, and its notification may have been lost.
         self._pending |= dict.fromkeys(name for name, run in self._runs.items() if run.is_active)
         now = time.monotonic()
@@ -411,18 +426,27 @@ class NamespaceSubscription(Feed):
         after = known or (ended[0] if ended else ANEW)
         replies = self._replies.get(conversation_id, ({}, 0.0))[0]
         self._pending[conversation_id] = self._pending.pop(conversation_id)  # if the read fails, others are next
+        if not known and not ended and not self._of_owner({conversation_id: after}):
+            del self._pending[conversation_id]
+            return
         run = self._runs.get(conversation_id, UNSET)
         turns = self._turns.get(conversation_id, ())
         op = ReadChanges(conversation_id, after, replies=replies, run=run, turns=turns)
         changes = self._backend.execute(op)
+        del self._pending[conversation_id]
+        self._replies.pop(conversation_id, None)
+        if self._user_id is not None:
+            if changes.owner not in (UNSET, self._user_id):
+                self._leave(conversation_id)
+                return
+            if changes.owner is UNSET:  # whose it was before its end is not known any more, except of the end itself
+                changes = self._last_of(changes)
         if changes.run is not None:
             self._runs[conversation_id] = changes.run
         if not changes.more:
             self._turns.pop(conversation_id, None)
             if changes.turns:
                 self._turns[conversation_id] = changes.turns
-        del self._pending[conversation_id]
-        self._replies.pop(conversation_id, None)
         if changes.replies or changes.check_in is not None or changes.dead:
             self._replies[conversation_id] = changes.replies, self._read_after(changes)
         self._taken = (conversation_id, known)
@@ -433,6 +457,35 @@ class NamespaceSubscription(Feed):
             self._follow(event)
         if changes.more:
             self._pending[conversation_id] = None  # behind the others
+
+    def _of_owner(self, heads: dict[str, Cursor]) -> dict[str, Cursor]:
+        """Those of the conversations that belong to the owner, if the subscription has one."""
+        if self._user_id is None:
+            return heads
+        names = list(heads)
+        records = self._backend.execute(ReadTogether(tuple(map(ReadConversation, names))))
+        found = {}
+        for name, record in zip(names, records, strict=True):
+            if record is not None and record.user_id == self._user_id:
+                found[name] = heads[name]
+            elif record is not None and record.user_id is not None:  # one without an owner may get one
+                self._leave(name)
+        return found
+
+    def _leave(self, conversation_id: str) -> None:
+        """Stop following a conversation of another owner."""
+        if self._cursors.pop(conversation_id, None) is not None:
+            self._news.add(conversation_id)
+        self._runs.pop(conversation_id, None)
+        self._others.pop(conversation_id, None)
+        self._others[conversation_id] = None
+        if len(self._others) > _MOST_OTHERS:
+            del self._others[next(iter(self._others))]
+
+    def _last_of(self, changes: Changes) -> Changes:
+        """The end of a conversation that was the owner's."""
+        events: list[Event] = [event for event in changes.events if isinstance(event, ConversationDeleted | Reset)]
+        return replace(changes, events=owned(events, self._user_id))
 
     def _follow(self, event: Event) -> None:
         name, known = event.conversation_id, event.conversation_id in self._cursors

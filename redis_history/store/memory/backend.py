@@ -51,8 +51,9 @@ class MemoryBackend:
         ttl: float | None = None,
         max_messages: int | None = DEFAULT_CAP,
         max_conversations: int | None = DEFAULT_CAP,
+        audit: float | None = None,
     ) -> None:
-        self._space = Space(log_length, ttl, max_messages, max_conversations)
+        self._space = Space(log_length, ttl, max_messages, max_conversations, audit)
         self._lock = threading.RLock()
         self._outcomes: dict[str, Any] = {}
         self._closed = False
@@ -83,7 +84,14 @@ class MemoryBackend:
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         """Like `AsyncBackend.poll_changes`."""
         with self._open_space() as space:
-            found = {name: space.find(name) for name in (*space.conversations, *query.known)}
+            named = (*space.conversations, *query.known)
+            found = {name: space.find(name) for name in named}
+            if query.user_id is not None:
+                found = {
+                    name: state
+                    for name, state in found.items()
+                    if name in query.known or (state is not None and state.record.get("user_id") == query.user_id)
+                }
             heads = {name: state.head if state else space.deleted_head(name) for name, state in found.items()}
         return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 

@@ -252,7 +252,9 @@ class Turns:
             return
         for state in self.states[conversation_id]:
             if state.status == "running" and state.fence == fence:
-                if end.how == "done":
+                if end.how == "done" and _needs_approval(space, conversation_id, state.since):
+                    state.release("waiting")
+                elif end.how == "done":
                     if not state.close(end.taken, now):
                         continue
                 elif end.how == "back":
@@ -342,3 +344,9 @@ def _shown(conversation_id: str, state: TurnState, user_id: int | str | None) ->
 
 def _time(seconds: float) -> datetime:
     return from_microseconds(round(1_000_000 * seconds))
+
+
+def _needs_approval(space: Space, conversation_id: str, since: int) -> bool:
+    """Whether a message from this sequence on has a call that waits for approval."""
+    conversation = space.find(conversation_id)
+    return conversation is not None and any(one.sequence >= since for one in conversation.requests)

@@ -20,6 +20,7 @@ from redis_history.store.memory.owed import Turns
 from redis_history.store.memory.usage import Totals
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
+from redis_history.values.approvals import OpenRequest, may_ask, note_requests
 from redis_history.values.events import BEGINNING, Cursor
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import oldest_with_results
@@ -226,6 +227,10 @@ class ConversationState:
     summary: str | None = None
     #: The streaming replies, by the tokens of their appends.
     replies: dict[str, Reply] = field(default_factory=dict)
+    #: The open requests for approval, oldest first.
+    requests: list[OpenRequest] = field(default_factory=list)
+    #: Whether there were any after the last change.
+    asked: bool = False
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)
     #: The usage that was counted for each message id, with its day (None: it counts elsewhere), and the totals by day.
@@ -266,6 +271,7 @@ class ConversationState:
         position = Position(timestamp, self.sequence)
         insort(self.live, (position, entry.message.id))
         self.store(entry, position, self.revision + 1, token)
+        self.note_requests(entry, position)
         if entry.flags & STREAMING:
             self.replies[token] = Reply(entry.message.id, time.time() + LEASE_SECONDS)
         self.count(entry, 1)
@@ -273,6 +279,12 @@ class ConversationState:
 
     def store(self, entry: Entry, position: Position, revision: int, token: str) -> None:
         self.stored[entry.message.id] = StoredMessage(entry, position, revision, token)
+
+    def note_requests(self, entry: Entry, position: Position, former: Entry | None = None) -> None:
+        """Note the requests for approval of a new or changed message, and its results."""
+        if self.requests or may_ask(entry.tools):
+            before = None if former is None else former.tools
+            note_requests(self.requests, entry.message.id, entry.tools, position, before)
 
     def add_archive(
         self, revision: int, summary_id: str, token: str, former: str | None, held: list[tuple[Position, str]]
@@ -288,6 +300,7 @@ class ConversationState:
         else:
             self.remove_live(message_id)
         del self.stored[message_id]
+        self.requests = [one for one in self.requests if one.message != message_id]
         self.replies.pop(self.reply_token(message_id) or "", None)
         for archive in self.archives:
             if archive.summary_id == message_id:
@@ -329,6 +342,7 @@ class ConversationState:
     def empty(self) -> None:
         self.live, self.stored, self.replies, self.settled = [], {}, {}, {}
         self.archives, self.archived, self.summary = [], {}, None
+        self.requests = []
         self.characters = self.tokens = 0
         self.times = None
 
@@ -354,6 +368,10 @@ class Space:
     ttl: float | None
     max_messages: int | None
     max_conversations: int | None
+    #: Seconds for which the audit trail keeps changes; None: there is none. Each has its time, the ids of the
+    #: conversation and of its audit.
+    audit: float | None = None
+    trail: deque[tuple[int, str, Change, int | str | None]] = field(default_factory=deque)
     conversations: MutableMapping[str, ConversationState] = field(default_factory=dict)
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
     deleted_logs: dict[str, deque[Change]] = field(default_factory=dict)
@@ -453,10 +471,23 @@ class Space:
         conversation.updated = self.now()
         conversation.token = token_of(op.token, kind, conversation.updated)
         conversation.created = conversation.created or conversation.updated
-        entry = LogEntry(conversation.revision, conversation.token, kind, **known)
-        conversation.log.append(Change(entry, tuple(references), tuple(fields)))
+        entry = LogEntry(conversation.revision, conversation.token, kind, by=op.by, **known)
+        change = Change(entry, tuple(references), tuple(fields))
+        conversation.log.append(change)
+        self.note(op.conversation_id, conversation, change)
         self.renew(conversation)
+        if conversation.asked and not conversation.requests:
+            self.turns.owe_waiting(self, op.conversation_id)
+        conversation.asked = bool(conversation.requests)
         return conversation.revision
+
+    def note(self, conversation_id: str, conversation: ConversationState, change: Change) -> None:
+        """Add a change to the audit trail, if there is one."""
+        if self.audit is not None:
+            auditing_id = conversation.record.get("auditing_id")
+            self.trail.append((conversation.updated, conversation_id, change, auditing_id))
+            while self.trail[0][0] < conversation.updated - self.audit * 1e6:
+                self.trail.popleft()
 
     def renew(self, conversation: ConversationState) -> None:
         """Extend the life of a conversation with a time to live."""

@@ -9,7 +9,9 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 from redis_history.store.changelog import Changes
 from redis_history.store.claims import Action, Asking, Candidate, Claim, Look, Taken, TurnEnd
 from redis_history.store.operations.append import Append, Restore
+from redis_history.store.operations.approvals import Decision, ListApprovals, ReadOpen, find_request
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
+from redis_history.store.operations.audit import AuditEntry, ReadTrail
 from redis_history.store.operations.base import Op, ReadTogether, Write
 from redis_history.store.operations.clear import Clear
 from redis_history.store.operations.compact import Compact, Compacted
@@ -53,6 +55,7 @@ __all__ = [
     "Appended",
     "Archive",
     "Asking",
+    "AuditEntry",
     "Candidate",
     "ChangeTurns",
     "Changes",
@@ -62,6 +65,7 @@ __all__ = [
     "Compacted",
     "CountConversations",
     "CountTurns",
+    "Decision",
     "DeleteConversation",
     "DeleteMessages",
     "DropDraft",
@@ -78,6 +82,7 @@ __all__ = [
     "Layout",
     "LeaseKind",
     "LeaveRun",
+    "ListApprovals",
     "ListConversations",
     "ListPreviews",
     "ListTurns",
@@ -99,9 +104,11 @@ __all__ = [
     "ReadLife",
     "ReadLog",
     "ReadMarks",
+    "ReadOpen",
     "ReadPage",
     "ReadRun",
     "ReadTogether",
+    "ReadTrail",
     "ReadTurns",
     "ReplyEnd",
     "Restore",
@@ -122,4 +129,5 @@ __all__ = [
     "Write",
     "WriteDraft",
     "WriteRecord",
+    "find_request",
 ]  # fmt: skip

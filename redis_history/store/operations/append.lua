@@ -1,7 +1,8 @@
 -- Appends messages as one change, or replaces all messages with them, including archived ones. Validates first, writes
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
--- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
+-- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
+--       for approval   11 most messages or ''
 --       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
 --       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
 --       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
@@ -19,7 +20,7 @@
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS = 13, 3, 10
-local replace = ARGV[10] == '1'
+local replace = sub(ARGV[10], 1, 1) == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
 for i = 2, count do
@@ -29,14 +30,14 @@ local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,010
 local epoch, revision = known[1], (known[2] or 0) + 0
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, journal, owner, agent, forked
+local lives, generation, archives_end, archived_count, journal, owner, agent, forked, open
 if not epoch then
   journal = redis.call('HGET', state, 'g')
 elseif known[8] and byte(known[8]) == 105 then -- 'i'
   generation = sub(known[8], 2)
 elseif known[8] ~= '' then
-  local more = redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'g', 'U', 'A', 'B')
-  lives, generation, archives_end, archived_count, journal, owner, agent, forked = unpack(more) -- at most 8
+  local more = redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'g', 'U', 'A', 'B', '?')
+  lives, generation, archives_end, archived_count, journal, owner, agent, forked, open = unpack(more) -- at most 9
 end
 local now = clock()
 -- Whether an earlier copy of this call may be in the journal, and whether the journal has entries that are too old.
@@ -48,7 +49,7 @@ end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
-local unusual = replace or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
+local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
@@ -77,7 +78,8 @@ end
 local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
--- include _documents _life _journal _locate _archived _empty _trim _append
+-- include _documents _requests _approvals _life _journal _locate _archived _empty _trim _append
+  approvals.take(open or '')
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
@@ -86,7 +88,7 @@ if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
 if owed and owed.refused then return ended({'turns'}) end
-if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
+if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
@@ -96,8 +98,12 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owners then
   needed = lists_of(owners)
 end
+if byte(ARGV[10], 2) or open then
+  needed, approvals.marked = needed or {}, {} -- messages with calls or results
+  for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
+end
 if usage then needed = usage.keys({owner, agent}, needed) end
-if owed then needed = owed.needed(needed or {}) end
+if owed and owed.asked then needed = owed.needed(needed or {}) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
@@ -164,7 +170,11 @@ for i = 1, count do
     zadd[2 * added] = member_of(sequence, time, head, rest)
     local place = pack('>i7I3', time, mark) .. pack_number(sequence) .. changed
     local marks_end = #head - 1 - length
-    if marks_end > 5 then place = place .. sub(head, 6, marks_end) end
+    if marks_end > 5 then
+      local marks = sub(head, 6, marks_end)
+      place = place .. marks
+      if approvals and approvals.marked then approvals.marked[#approvals.marked + 1] = {ARGV[at], marks, time, sequence} end
+    end
     hset[next_field], hset[next_field + 1] = ARGV[at], place
     next_field = next_field + 2
     if to then documents[added] = {sequence, timestamp, from, to} end
@@ -177,7 +187,7 @@ if earliest then hset[next_field], hset[next_field + 1] = 'F', pack('>i7i7', ear
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 excess = excess and held - ARGV[11] or 0
 local one = added == 1 and not replace and excess <= 0 and stamped
-local newest_entry = head_of_entry(replace and RESTORED or one and APPENDED_ONE or APPENDED, one and times[1] or now)
+local newest_entry = head_of_entry(replace and KIND.RESTORED or one and KIND.APPENDED_ONE or KIND.APPENDED, one and times[1] or now)
 local entry = one and pack(sequence < 65536 and '>I2' or '>I4', sequence) or {sequence - added + 1, times, {}, {}}
 hset[4] = newest_entry
 if not epoch then
@@ -211,8 +221,12 @@ if #documents > 0 then
 end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
+if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARGV[6] ~= '') then
+  for _, one in ipairs(approvals.marked) do approvals.note(one[1], one[2], one[3], one[4]) end
+  approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives, replace or excess > 0)
+end
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
-if owed and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
+if owed and owed.asked and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

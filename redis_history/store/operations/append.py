@@ -24,6 +24,7 @@ from redis_history.store.search.text import chunk_length
 from redis_history.store.writes import ANY, Appended, Entry, Precondition
 from redis_history.values import Message, Role
 from redis_history.values._validation import check_list, refuse
+from redis_history.values.approvals import may_ask
 from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.wire import STREAMING, encode_body, placed
@@ -84,7 +85,8 @@ class _Adding(Write[T], frozen=True):
         if self.asking is not None or usages:
             asking = b"" if self.asking is None else self.asking.packed(self.entries[0].message.id)
             totals += len(asking).to_bytes(2, "big") + asking + usages
-        args = [how, most, totals, *rest]
+        asks = any(may_ask(entry.tools) for entry in self.entries)
+        args = [how + b"w" if asks else how, most, totals, *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None

@@ -43,13 +43,14 @@ class ChangeQuery(Struct, frozen=True):
     `known`: the newest known change of each conversation; do not modify it. `position`: from the last answer, None at
     first. `news`: ids that entered or left `known` since then. `doubted`: ids whose change log was replaced; if a
     server has lost changes, other conversations may be affected. A backend that compares all of `known` each time needs
-    only that.
+    only that. `user_id`: asks for the conversations of this owner only; others may be in the answer, too.
     """
 
     known: Mapping[str, Cursor]
     position: Any = None
     news: Collection[str] = ()
     doubted: Collection[str] = ()
+    user_id: int | str | None = None
 
 
 class ChangedHeads(Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from redis_history.errors import CorruptDataError, DurabilityError, RedisHistoryError
+from redis_history.errors import CorruptDataError, DurabilityError, InvalidInputError, RedisHistoryError
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
@@ -24,6 +24,7 @@ from redis_history.store.operations.scripts import Script, with_key_locking
 from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Precondition, RunFence
 from redis_history.values import Message
+from redis_history.values._validation import check_name, refuse
 from redis_history.values.ids import new_token
 from redis_history.values.wire import decode_member
 
@@ -31,6 +32,7 @@ _logger = logging.getLogger("redis_history")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+_W = TypeVar("_W", bound="Write[Any]")
 
 # Calls and steps
 
@@ -196,7 +198,7 @@ def with_extra_keys(call: Call, known: ExtraKeys | None = None, turns: ExtraKeys
     """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `turns`
     only remembers keys, for with_turn_keys."""
     before = known.of(call.key) if known is not None else ()
-    call = replace(call, decode=as_is, keys=(*call.keys, *before))
+    call = replace(call, decode=as_is, keys=(*call.keys, *(key for key in before if key not in call.keys)))
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
         if known is not None:
@@ -268,10 +270,12 @@ class ReadTogether(Struct, Op[list[Any]], frozen=True):
 
 
 def change_header(
-    token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
+    token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY, by: str | None = None
 ) -> list[bytes]:
     """The first arguments of every writing script."""
     length, ttl, kept = settings.header
+    if by is not None:
+        kept += b"\n" + by.encode()
     condition = (b"", b"") if precondition is ANY else _condition(precondition)
     return [token.encode(), *condition, length, keys.name, ttl, b"0", settings.publishing, kept]
 
@@ -289,9 +293,10 @@ class OnConversation(Struct, frozen=True):
 
 
 class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
-    """An operation that changes a conversation. `token` is that of the change."""
+    """An operation that changes a conversation. `token` is that of the change. `by`: who makes it, for the log."""
 
     precondition: Precondition = ANY
+    by: str | None = None
     token: str = field(default_factory=new_token)
 
     def decode(self, reply: Any) -> Any:
@@ -314,7 +319,7 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         """The call of its script, with `args` after the header. `reply`: the token of the reply that it begins or
         ends. In a cluster, its content is not declared before the script asks for it, because it may be absent."""
         keys = settings.keyspace.conversation(self.conversation_id)
-        header = change_header(self.token, settings, keys, self.precondition)
+        header = change_header(self.token, settings, keys, self.precondition, self.by)
         declared = (*keys.writing, keys.reply(reply)) if reply and not settings.cluster else keys.writing
         return Call(script, declared, [*header, *args], decode or self.decode, SENT)
 
@@ -329,6 +334,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         """The steps of a write: its call, then the upkeep that `after` makes from the reply. The reply is decoded last,
         because that raises an error if the write is not confirmed. `drop`: of a change that removes content for good,
         removes the drafts of forks under way (see with_forks in lua/_journal.lua)."""
+        if settings.audit is not None:
+            call = replace(call, keys=(*call.keys, settings.keyspace.conversation(self.conversation_id).trail))
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
@@ -381,6 +388,20 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if kind == b"run":
             raise refusals.run_lost(self.conversation_id)
         raise refusals.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)
+
+
+#: Characters of the name of who makes a change.
+MAX_BY: Final = 200
+
+
+def said_by(op: _W, by: str | None) -> _W:
+    """The write, as made by this person or program. Raises InvalidInputError."""
+    if by is None:
+        return op
+    check_name(by, "by")
+    if not 0 < len(by) <= MAX_BY:
+        refuse(by, "by", f"None or a str of 1 to {MAX_BY} characters", InvalidInputError)
+    return replace(op, by=by)
 
 
 class Revised(Write[int], frozen=True):

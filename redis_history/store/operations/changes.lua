@@ -9,7 +9,7 @@
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
 -- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as
--- dead}. Then the run, its queue and the time in milliseconds: see run.lua; last the turns as turns.lua returns them. Or {'keys', ...}: see _head.lua, _archive.lua
+-- dead}. Then the run, its queue and the time in milliseconds (see run.lua), the turns as turns.lua returns them, and the owner, a MessagePack value or ''. Or {'keys', ...}: see _head.lua, _archive.lua
 -- and _live.lua.
 use_archives()
 use_places()
@@ -94,7 +94,7 @@ local function content_of(entry, at)
     local place = unpacked(entry)
     return {exists and of_id(place[1], place[2], place[3]) or {place[1]}}
   elseif kind == 6 then
-    local names, values = string.sub(entry, 11), {}
+    local names, values = string.match(string.sub(entry, 11), '^%Z*'), {}
     for i = 1, #names do
       values[i] = redis.call('HGET', state, string.sub(names, i, i)) or {}
     end

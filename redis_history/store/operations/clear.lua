@@ -13,7 +13,7 @@ if not epoch or tonumber(known[3]) == 0 and #archive_index.blocks(state) == 0 th
 local now = clock()
 revision = revision + 1
 free()
-local newest = head_of_entry(CLEARED, now)
+local newest = head_of_entry(KIND.CLEARED, now)
 write_log(newest, '')
 note_recent(seen, known[14], known[15])
 local pending = schedule_purge(known[5], known[3] + (known[6] or 0), ARGV[6] ~= '' and ARGV[6] or known[4])

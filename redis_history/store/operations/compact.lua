@@ -59,7 +59,7 @@ if place then return unchanged(seen, known[1], {'conflict', id}) end
 local now = clock()
 revision = revision + 1
 local member = member_of(tonumber(ARGV[22]), tonumber(ARGV[21]), ARGV[13], ARGV[14])
-local newest = head_of_entry(COMPACTED, now)
+local newest = head_of_entry(KIND.COMPACTED, now)
 write_log(newest, {id, tonumber(ARGV[21]), tonumber(ARGV[22]), replaced})
 if 2 * count > redis.call('ZCARD', messages) then
   redis.call('RENAME', messages, archive)
@@ -117,6 +117,7 @@ if generation then
   redis.call('HSET', state, 'j', note_move(known[17], revision, record[OF.first], record[OF.last], ttl))
 end
 announce(revision, now, of)
+approvals.keep(of, ttl)
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
   live(ARGV[6], now, known[6], generation, known[10] or '0')

@@ -143,7 +143,7 @@ end
 local now = clock()
 revision = revision + 1
 free()
-local newest = head_of_entry(DELETED, now)
+local newest = head_of_entry(KIND.DELETED, now)
 write_log(newest, {ids, their_sequences})
 in_slices('ZREM', messages, members)
 for key, of_archive in pairs(archived) do in_slices('ZREM', key, of_archive) end

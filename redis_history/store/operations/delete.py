@@ -157,5 +157,7 @@ class DeleteConversation(Write[bool], frozen=True):
             space.write(self, conversation, Kind.ENDED)
             space.deleted_logs[self.conversation_id] = conversation.log
             space.deleted[self.conversation_id] = time.time()
+        elif space.audit is not None:
+            space.write(self, conversation, Kind.ENDED)
         space.end(self.conversation_id, token_of(self.token))
         return True

@@ -25,12 +25,12 @@ local function listeners()
   local patterns = redis.pcall('PUBSUB', 'NUMPAT')
   return type(exact) ~= 'table' or exact.err or exact[2] ~= 0 or type(patterns) ~= 'number' or patterns ~= 0
 end
-local watched = listeners()
+local watched, known_owners = listeners(), {known[10], known[11], known[12]}
 free()
 if turns then owed.forget(turns) end
-local last = head_of_entry(ENDED, clock())
+local last = head_of_entry(KIND.ENDED, clock())
+if watched or change.audit then write_log(last, {revision + 1}) end
 if watched then
-  write_log(last, {revision + 1})
   redis.call('PEXPIRE', log, ARGV[10])
 else
   redis.call('UNLINK', log)
@@ -50,7 +50,8 @@ for _, name in ipairs({'f', 'Z', 'N'}) do -- for late copies of calls that took 
 end
 start_over(seen, staying)
 redis.call('ZREM', registry, ARGV[5])
-for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(approvals.lists_if_open(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(lists_of(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then
 -- include _publish
   publish(ARGV[8], log, revision + 1)

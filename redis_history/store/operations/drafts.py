@@ -21,6 +21,7 @@ from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Position
+from redis_history.values.approvals import OpenRequest
 from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import to_microseconds
 from redis_history.values.usage import Numbers, day_of, pack_days, usage_numbers
@@ -176,8 +177,9 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
     which may be times of removed messages. `live` and `archives` are the contents of the draft, `summary` is the id of
     the live summary, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
-    ttl. `usage`: the totals of the conversation by day, empty if those of its messages count elsewhere; None if no
-    message has usage. `noted`: whether the draft has a ledger of usage. False if the draft is lost."""
+    ttl. `requests`: the open requests for approval. `usage`: the totals of the conversation by day, empty if those of
+    its messages count elsewhere; None if no message has usage. `noted`: whether the draft has a ledger of usage. False
+    if the draft is lost."""
 
     page: int
     record: Conversation
@@ -186,6 +188,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     summary: str | None = None
     sequence: int = 0
     ttl: float | None = None
+    requests: tuple[OpenRequest, ...] = ()
     usage: dict[int, Numbers] | None = None
     noted: bool = False
 
@@ -213,6 +216,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if self.usage is not None:
             fields[b"%"] = pack_days(self.usage)
         ttl = b"" if self.ttl is None or settings.ttl is not None else b"%d" % round(self.ttl * 1000)
+        if self.requests:
+            fields[b"?"] = b"".join(one.stored(field_of(one.message)) for one in self.requests)
         moments = (record.created_at, record.updated_at)
         draft, page = keys.draft(self.token), self.page
         for index in self._index():
@@ -307,6 +312,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             conversation.summary = self.summary
         conversation.times = self._times()
         conversation.sequence = self.sequence
+        conversation.requests = list(self.requests)
         # Messages without a time come after the newest message, unless its time is far ahead of the clock.
         latest = conversation.times[1] if conversation.times else 0
         conversation.stamp = max(latest, 0) if latest < space.now() + _FAR_AHEAD else 0

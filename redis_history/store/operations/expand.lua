@@ -83,7 +83,7 @@ end
 
 local now = clock()
 revision = revision + 1
-local newest = head_of_entry(EXPANDED, now)
+local newest = head_of_entry(KIND.EXPANDED, now)
 write_log(newest, {id, held})
 -- The messages are never empty and never removed before a RENAME: a node at which a slot is arriving refuses a command on two
 -- keys of which one is missing, even in the middle of a script.

@@ -37,6 +37,7 @@ from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.page import next_page
 from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Message, Position, events
+from redis_history.values.approvals import OpenRequest, may_ask, note_requests
 from redis_history.values.folding import fold_of
 from redis_history.values.ids import new_token
 from redis_history.values.message import ForkedFrom
@@ -63,13 +64,14 @@ class _StaleError(Exception):
 class _Staged:
     """A message of a draft, with its place and size."""
 
-    __slots__ = ("archive", "characters", "position", "tokens")
+    __slots__ = ("archive", "characters", "position", "tokens", "tools")
 
     def __init__(self, archive: int, entry: ops.Entry) -> None:
         self.archive = archive
         self.position = Position(entry.timestamp or 0, entry.message.sequence or 0)
         self.characters = entry.characters
         self.tokens = entry.tokens
+        self.tools = entry.tools
 
 
 class Draft:
@@ -161,11 +163,21 @@ class Draft:
             summary=live_summary,
             sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
             ttl=snapshot.ttl,
+            requests=self._requests(),
             usage=self._days(snapshot) if self._noted or snapshot.usage is not None else None,
             noted=self._noted,
         )
         if not published:
             raise DraftLostError
+
+    def _requests(self) -> tuple[OpenRequest, ...]:
+        """The open requests for approval."""
+        found: list[OpenRequest] = []
+        marked = [(one.position, message_id, one.tools) for message_id, one in self.messages.items() if one.tools]
+        if any(may_ask(tools) for _, _, tools in marked):
+            for position, message_id, tools in sorted(marked):
+                note_requests(found, message_id, tools, position)
+        return tuple(found)
 
     def _days(self, snapshot: Snapshot) -> dict[int, Numbers]:
         """The totals of the conversation: of an import as they were, also for messages that were removed."""

@@ -14,6 +14,10 @@
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
+    rh2:{<namespace>:<bucket>}:a                   sorted set: the bucket's conversations with open requests for
+                                                   approval, by the time of the oldest; a:u<digest> those of a
+                                                   user_id, a:v<digest> of an agent_name
+    rh2:{<namespace>:<bucket>}:e                   list: the audit trail of the bucket's conversations
     rh2:{<namespace>:<bucket>}:p                   hash: the usage of the bucket's conversations by day and agent
     rh2:{<namespace>:<bucket>}:p:<digest>          hash: the same of those of a user_id
     rh2:{<namespace>:<bucket>}:b:<digest>          hash: the budget of a user_id, in the bucket of this
@@ -88,6 +92,11 @@ class ConversationKeys(NamedTuple):
         return self.state[:-1] + b"x"
 
     @property
+    def trail(self) -> bytes:
+        """The bucket's audit trail. Scripts also make this key."""
+        return self.registry[:-1] + b"e"
+
+    @property
     def pending_work(self) -> bytes:
         """The bucket's unfinished work on search documents."""
         return self.registry[:-1] + b"g"
@@ -146,6 +155,20 @@ class Keyspace:
         conversation ("f")."""
         digest = digest_of(owner)
         return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
+
+    def approvals(self, user_id: int | str | None, agent_name: str | None) -> list[bytes]:
+        """The key of each bucket's list of conversations with open requests for approval: of an owner, else of an
+        agent, else all. Scripts also make these keys."""
+        end = b""
+        if user_id is not None:
+            end = b":u" + digest_of(user_id)
+        elif agent_name is not None:
+            end = b":v" + digest_of(agent_name)
+        return [b"%b%02x}:a%b" % (self._prefix, bucket, end) for bucket in range(BUCKETS)]
+
+    def trails(self) -> list[bytes]:
+        """The key of each bucket's audit trail."""
+        return [key[:-1] + b"e" for key in self.registries()]
 
     def totals(self, owner: int | str | None) -> list[bytes]:
         """The key of each bucket's totals of usage: of an owner, or of all conversations."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
-from redis_history.errors import CorruptDataError
+from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.base import Call, Op, Steps, Upkeep, as_is, once, plain, readable
 from redis_history.store.operations.keys import BUCKETS, Keyspace
@@ -22,7 +22,8 @@ from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Conversation, Message, Position
 from redis_history.values.contents import readable_text
-from redis_history.values.times import from_microseconds
+from redis_history.values.ids import check_conversation_id
+from redis_history.values.times import from_microseconds, to_microseconds
 
 FORGET: Final = load_script("forget")
 POLL: Final = load_script("poll")
@@ -68,6 +69,31 @@ class Selection(Struct, frozen=True):
         return keyspace.registries() if self.agent_name is None else keyspace.lists("v", self.agent_name)
 
 
+class Place(NamedTuple):
+    """A place in a list, behind a conversation: the time of its last change in microseconds, and its id. It reveals no
+    more than this conversation, in particular not the number of conversations before it."""
+
+    changed: int
+    conversation_id: str
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> Place:
+        changed = conversation.updated_at
+        return cls(0 if changed is None else to_microseconds(changed), conversation.conversation_id)
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Raises InvalidInputError."""
+        changed, _, conversation_id = text.partition(".")
+        if not changed.isascii() or not changed.isdigit() or len(changed) > 16 or not conversation_id:
+            raise InvalidInputError(f"cursor must be `next` of a page, not {text[:20]!r}")
+        check_conversation_id(conversation_id)
+        return cls(int(changed), conversation_id)
+
+    def __str__(self) -> str:
+        return f"{self.changed}.{self.conversation_id}"
+
+
 class Preview(Struct, frozen=True):
     """How a list shows a `conversation`: its `title` (by default the first 80 characters of the first message of a
     user; "" without one), and its newest message, `last_message`."""
@@ -90,13 +116,14 @@ class ListPreviews(Selection, Op[list[Preview]], frozen=True, kw_only=True):
 
     limit: int
     offset: int = 0
+    after: Place | None = None
 
     def steps(self, settings: Settings) -> Steps[list[Preview]]:
         return _newest(self, settings)
 
     def apply(self, space: Space) -> list[Preview]:
         listing = ListConversations(
-            self.user_id, self.agent_name, self.forked_from, limit=self.limit, offset=self.offset
+            self.user_id, self.agent_name, self.forked_from, limit=self.limit, offset=self.offset, after=self.after
         )
         previews = []
         for one in listing.apply(space):
@@ -108,10 +135,12 @@ class ListPreviews(Selection, Op[list[Preview]], frozen=True, kw_only=True):
 
 
 class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=True):
-    """Conversations by time of their last change, newest first."""
+    """Conversations by time of their last change, newest first. `after`: only those behind this place; if its
+    conversation has changed since, those that had not changed then."""
 
     limit: int
     offset: int = 0
+    after: Place | None = None
 
     def steps(self, settings: Settings) -> Steps[list[Conversation]]:
         return [one.conversation for one in (yield from _newest(self, settings))]
@@ -120,7 +149,15 @@ class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=
         found = [ReadConversation(name).apply(space) for name in list(space.conversations)]
         wanted = [conversation for conversation in found if conversation is not None and self.has(conversation)]
         wanted.sort(key=lambda conversation: conversation.updated_at or _EPOCH, reverse=True)
-        return wanted[self.offset : self.offset + self.limit]
+        start = self.offset
+        if self.after is not None:
+            places = [Place.of(conversation) for conversation in wanted]
+            if self.after in places:
+                start += places.index(self.after) + 1
+            else:
+                earlier = (at for at, place in enumerate(places) if place.changed <= self.after.changed)
+                start += next(earlier, len(places))
+        return wanted[start : start + self.limit]
 
 
 class CountConversations(Selection, Op[int], frozen=True):
@@ -178,7 +215,8 @@ class ScanConversations(Selection, Op[Scanned], frozen=True, kw_only=True):
 
 def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[list[Preview]]:
     """The newest conversations, merged from all buckets; ListConversations gets previews without messages."""
-    buckets = [_Bucket(key) for key in op.registries(settings)]
+    bound = None if op.after is None else (yield from _bound_of(op.after, op, settings))
+    buckets = [Bucket(key, bound) for key in op.registries(settings)]
     wanted = op.offset + op.limit
     count = min(max(8, -(-2 * wanted // BUCKETS)), _LISTED)
     found: list[Preview] = []
@@ -189,49 +227,86 @@ def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[l
             for bucket, pairs in zip(short, (yield [bucket.read(count) for bucket in short]), strict=True):
                 bucket.add(pairs, count)
             count = min(2 * count, _LISTED)
-        merged = _merge(buckets)
+        items = merged(buckets)
         start = 0
-        while start < len(merged) and len(found) < wanted:
+        while start < len(items) and len(found) < wanted:
             # Nearly all match, so only the wanted number is read, except when one list is filtered by another value.
             given = (op.user_id, op.agent_name, op.forked_from)
             size = min(_CHUNK, wanted - len(found)) if given.count(None) > 1 else _CHUNK
             # A conversation that changes during the listing appears again. Its first place counts.
-            chunk = [item for item in merged[start : start + size] if item[1] not in seen]
+            chunk = [item for item in items[start : start + size] if item[1] not in seen]
             start += size
             seen.update(name for _, name, _ in chunk)
             found += yield from _read_records(op, settings, chunk)
     return found[op.offset : wanted]
 
 
-def _merge(buckets: list[_Bucket]) -> list[tuple[float, bytes, bytes]]:
+def _bound_of(place: Place, op: Selection, settings: Settings) -> Steps[_Bound]:
+    """Where a list goes on behind a place. A score is at least the time of the change, and usually that."""
+    keys = settings.keyspace.conversation(place.conversation_id)
+    list_ = op.registries(settings)[Keyspace.bucket_of(place.conversation_id)]
+    changed, score = yield [plain(b"HGET", keys.state, b"u"), plain(b"ZSCORE", list_, keys.name)]
+    if changed is None or score is None or int(changed) != place.changed:  # it has moved to the front, or is gone
+        return _Bound(place.changed, b"")
+    return _Bound(int(float(score)), keys.name)
+
+
+def merged(buckets: Sequence[Bucket]) -> list[tuple[float, bytes, bytes]]:
     """Removes from `ahead` the conversations that no unread one can precede, newest first."""
-    horizon = max((bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=-1.0)
-    merged = []
+    horizon = max(
+        (bucket.ahead[-1][0] for bucket in buckets if bucket.ahead and not bucket.exhausted), default=float("-inf")
+    )
+    found = []
     for bucket in buckets:
         certain = [pair for pair in bucket.ahead if pair[0] >= horizon]
         bucket.ahead = bucket.ahead[len(certain) :]
-        merged += [(score, name, bucket.key) for score, name in certain]
-    merged.sort(key=lambda item: (-item[0], item[1]))
-    return merged
+        found += [(score, name, bucket.key) for score, name in certain]
+    found.sort(key=lambda item: (-item[0], item[1]))
+    return found
 
 
-class _Bucket:
+class _Bound(NamedTuple):
+    """The highest score, and among those with this score the last name that is left out."""
+
+    score: int
+    name: bytes
+
+
+class Bucket:
     """The progress in one bucket's list. `ahead`: read, but not merged yet."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, bound: _Bound | None = None) -> None:
         self.key = key
+        self.bound = bound
         self.start = 0
         self.ahead: list[tuple[float, bytes]] = []
         self.exhausted = False
 
     def read(self, count: int) -> Call:
+        if self.bound is not None:
+            window = (b"BYSCORE", b"REV", b"LIMIT", b"%d" % self.start, b"%d" % count, b"WITHSCORES")
+            return plain(b"ZRANGE", self.key, b"%d" % self.bound.score, b"-inf", *window, decode=pairs_of)
         last = self.start + count - 1
         return plain(b"ZREVRANGE", self.key, b"%d" % self.start, b"%d" % last, b"WITHSCORES", decode=pairs_of)
 
     def add(self, pairs: list[tuple[float, bytes]], count: int) -> None:
         self.start += len(pairs)
-        self.ahead += pairs
+        self.ahead += [
+            pair for pair in pairs if self.bound is None or pair[0] < self.bound.score or pair[1] > self.bound.name
+        ]
         self.exhausted = len(pairs) < count
+
+
+class AscendingBucket(Bucket):
+    """The same in ascending order: by the scores with a minus."""
+
+    def read(self, count: int) -> Call:
+        last = self.start + count - 1
+        return plain(b"ZRANGE", self.key, b"%d" % self.start, b"%d" % last, b"WITHSCORES", decode=_negated)
+
+
+def _negated(reply: list[Any]) -> list[tuple[float, bytes]]:
+    return [(-score, name) for score, name in pairs_of(reply)]
 
 
 class _Unread(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -67,10 +68,22 @@ def _default_model() -> Any:
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
 
 
+#: Everything but the Latin script and common signs. The default model knows the pieces of words of other scripts by
+#: chance, so that its vectors would make a search of such texts worse than their words alone.
+_UNKNOWN: Final = re.compile(r"[^\0-\u036f\u1e00-\u1eff\u2000-\u20cf\u2c60-\u2c7f\ua720-\ua7ff]+")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+
+
 def _embed(texts: Sequence[str]) -> Sequence[Sequence[float]]:
-    """The means of the vectors of each text's tokens, of length 1; zeros for a text without any."""
-    vectors: Sequence[Sequence[float]] = _default_model().embed([text or " " for text in texts], norm=True).tolist()
-    return vectors
+    """The means of the vectors of each text's tokens, of length 1; zeros for a text without words that the model
+    knows."""
+    known = [_UNKNOWN.sub(" ", text) for text in texts]
+    vectors: list[Sequence[float]] = _default_model().embed([text or " " for text in known], norm=True).tolist()
+    none = [0.0] * _DEFAULT_DIMENSION
+    return [
+        vector if not _UNKNOWN.search(text) or _LETTER.search(left) else none
+        for text, left, vector in zip(texts, known, vectors, strict=True)
+    ]
 
 
 class Options(Struct, frozen=True):
@@ -92,6 +105,8 @@ class Options(Struct, frozen=True):
     search_wait: float = 10.0
     codec: Codec | None = None
     durable_server: bool = False
+    #: Seconds.
+    audit: float | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
@@ -106,6 +121,7 @@ class Options(Struct, frozen=True):
         check_integer(self.log_length, "log_length", 1, MAX_INTEGER)
         check_seconds(self.poll_interval, "poll_interval", 0, above=True)
         check_seconds(self.ttl, "ttl", most=MAX_TTL, optional=True)
+        check_seconds(self.audit, "audit", 1, most=MAX_TTL, optional=True)
         for name in ("max_messages", "max_conversations"):
             if (value := getattr(self, name)) is not UNSET:
                 check_integer(value, name, 1, optional=True)
@@ -123,10 +139,10 @@ class Options(Struct, frozen=True):
         """Raises ConfigurationError for options that a custom backend has itself."""
         self._check_without_server("a custom backend")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
-        own = self.ttl is not None or capped
+        own = self.ttl is not None or capped or self.audit is not None
         if any(other is not None for other in others) or own:
             raise ConfigurationError(
-                "with backend=, give no url, client, retry, ttl, max_messages or max_conversations: "
+                "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or audit: "
                 "they are the backend's own"
             )
 
@@ -135,7 +151,7 @@ class Options(Struct, frozen=True):
         self._check_without_server("memory://")
         caps = {"max_messages": self.max_messages, "max_conversations": self.max_conversations}
         given = {name: cap for name, cap in caps.items() if cap is not UNSET}
-        return {"log_length": self.log_length, "ttl": self.ttl, **given}
+        return {"log_length": self.log_length, "ttl": self.ttl, "audit": self.audit, **given}
 
     def _check_without_server(self, backend: str) -> None:
         for name, is_set in (

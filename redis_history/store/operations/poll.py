@@ -55,7 +55,8 @@ class _ChangeFinder:
     def __init__(self, query: ChangeQuery, settings: Settings) -> None:
         self.known = query.known
         self.keyspace = settings.keyspace
-        self.registries = self.keyspace.registries()
+        owner = query.user_id
+        self.registries = self.keyspace.registries() if owner is None else self.keyspace.lists("u", owner)
         self.cluster = settings.cluster
         self.position: _Position = query.position or _Position()
         # Stored at the end, so that after a failure the next query reads the same again.
@@ -164,7 +165,8 @@ class _ChangeFinder:
             stale = []
             for conversation_id, key, (head, works) in zip(chunk, keys, heads, strict=True):
                 if head is None:  # an expired conversation in a registry that other ones keep alive
-                    stale.append(Call(FORGET, (key.registry, key.state), [key.name], as_is))
+                    list_ = self.registries[self.keyspace.bucket_of(conversation_id)]
+                    stale.append(Call(FORGET, (list_, key.state), [key.name], as_is))
                     if conversation_id in self.known:
                         found[conversation_id] = BEGINNING
                 elif works or head != self.known.get(conversation_id):

@@ -23,8 +23,9 @@ local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
 -- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
+approvals.take(values['?'] or '')
 local own_ledger = ARGV[16 + count] == '1' and KEYS[ARCHIVES + count + 1]
-local names = lists_of(new_owners)
+local names = lists_and(new_owners, approvals.lists_if_open(new_owners))
 if values['%'] then
 -- include _usage
   usage.keys(new_owners, names)
@@ -42,7 +43,7 @@ if not complete then return unchanged(seen, known[1], {'lost'}) end
 
 local now = clock()
 local updated = given_time ~= '' and math.min(tonumber(given_time), now) or now
-local newest = head_of_entry(PUBLISHED, now)
+local newest = head_of_entry(KIND.PUBLISHED, now)
 local hset = {'v', 2, 'e', token, 'r', revision, 'x', newest, 'h', revision, 'b', created ~= '' and created or now, 'u', updated,
               'n', live_count, 'O', '1', 'p', pack('>I4I6I6', math.floor(now / LIFETIME), values.q, values.q)}
 for i = PAIRS, #ARGV do hset[#hset + 1] = ARGV[i] end
@@ -80,6 +81,7 @@ if archives_end then redis.call('HSET', state, 'a', archives_end) end
 if ARGV[6] == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)
+approvals.keep(new_owners, ARGV[6])
 if given_time ~= '' then -- lists are in the order of the changes; no score is there twice
   while updated < now and redis.call('ZCOUNT', registry, updated, updated) > 0 do updated = updated + 1 end
   local lists = lists_of(new_owners)

@@ -19,6 +19,7 @@ from redis_history.store.changelog import (
     break_of,
     events_of,
     is_gone,
+    owned,
     recover,
 )
 from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
@@ -45,6 +46,11 @@ HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
 
 #: A read of changes stops after this many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
+#: The values of entries that are arrays; behind them is who made the change, if that was said.
+SIZES: Final = {
+    Kind.APPENDED: 4, Kind.RESTORED: 4, Kind.UPDATED: 3, Kind.REPLY_ENDED: 3, Kind.DELETED: 2, Kind.COMPACTED: 4,
+    Kind.EXPANDED: 2, Kind.ENDED: 1,
+}  # fmt: skip
 #: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
 
@@ -174,7 +180,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             turns=read_turns(self.conversation_id, *reply[10:12]),
             known_turns=self.turns,
         )
-        return replace(changes, dead_run=dead)
+        return replace(changes, dead_run=dead).of_owner(_owner(reply))
 
     def apply(self, space: Space) -> Changes:
         conversation = space.find(self.conversation_id)
@@ -184,7 +190,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         entries = [_with_content(change, conversation, list(log)) for change in changes]
         replies = [self._reply(conversation, reply) for reply in conversation.replies.values()] if conversation else []
         run, expires = space.run_now(self.conversation_id)
-        return recover(
+        recovered = recover(
             self.conversation_id,
             self.after,
             head,
@@ -199,6 +205,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             turns=space.turns.of(space, self.conversation_id),
             known_turns=self.turns,
         )
+        return recovered.of_owner(conversation.record.get("user_id") if conversation else UNSET)
 
     def _reply(self, conversation: ConversationState, reply: Reply) -> LiveReply:
         position = conversation.stored[reply.message_id].position
@@ -221,7 +228,8 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
 
     def _decode(self, reply: list[Any]) -> list[Event]:
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
-        return self._events(_cursor(reply), entries, former_of(reply[3]))
+        events = self._events(_cursor(reply), entries, former_of(reply[3]))
+        return owned(events, None if (owner := _owner(reply)) is UNSET else owner)
 
     def apply(self, space: Space) -> list[Event]:
         conversation = space.find(self.conversation_id)
@@ -230,7 +238,8 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
         first = 0 if self.after is None else self.after.revision
         changes = [change for change in log if change.entry.revision >= first][: self.limit + 1]
         entries = [_with_content(change, conversation, log) for change in changes]
-        return self._events(head, entries, conversation.former if conversation else "")
+        events = self._events(head, entries, conversation.former if conversation else "")
+        return owned(events, conversation.record.get("user_id") if conversation else None)
 
     def _events(self, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
         if self.after is None:
@@ -255,6 +264,13 @@ def former_of(field: bytes) -> str:
     return "log" if field == b"log" else field.hex()
 
 
+def _owner(reply: list[Any]) -> int | str | UnsetType | None:
+    """The owner of the conversation in a reply of changes.lua; UNSET if it does not exist."""
+    if reply[0] == BEGINNING.epoch.encode():
+        return UNSET
+    return decode_value(reply[11]) if reply[11] else None
+
+
 def _cursor(reply: list[Any]) -> Cursor:
     return Cursor(reply[0].decode(), reply[1], reply[2].hex() or BEGINNING.token)
 
@@ -266,27 +282,33 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
     if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor is empty
         return LogEntry(revision, token, kind)
+    by: str | None = None
     # The contents of a change of the record are values, of all others they are messages.
     messages: tuple[Message, ...] = ()
     if kind != Kind.RECORD:
         messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
     gone = tuple(item[0].decode() for item in content if type(item) is list and item)
     try:
-        if kind == Kind.RECORD:
-            return LogEntry(revision, token, kind, fields=_fields(rest, content))
+        if kind in (Kind.RECORD, Kind.CLEARED, Kind.PUBLISHED):
+            names, _, said = rest.partition(b"\0")
+            by = said.decode() or None
+            return LogEntry(revision, token, kind, fields=_fields(names, content), by=by)
+        if (size := SIZES.get(kind)) is not None:
+            values = decode_value(rest)
+            values, by = values[:size], values[size] if len(values) > size else None
         if kind in (Kind.APPENDED, Kind.RESTORED):
-            return LogEntry(revision, token, kind, messages, gone, tuple(decode_value(rest)[2]))
+            return LogEntry(revision, token, kind, messages, gone, tuple(values[2]), by=by)
         if kind == Kind.DELETED:
-            return LogEntry(revision, token, kind, ids=tuple(decode_value(rest)[0]))
+            return LogEntry(revision, token, kind, ids=tuple(values[0]), by=by)
         if kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED):
-            message_id, *place, count = (*decode_value(rest), 0)[:4]
-            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
+            message_id, *place, count = (*values, 0)[:4]
+            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place), by=by)
         if kind == Kind.EXPANDED:
-            summary_id, count = decode_value(rest)
-            return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
+            summary_id, count = values
+            return LogEntry(revision, token, kind, ids=(summary_id,), count=count, by=by)
     except UNREADABLE:
         return LogEntry(revision, token, 0)
-    return LogEntry(revision, token, kind, messages, gone)
+    return LogEntry(revision, token, kind, messages, gone, by=by)
 
 
 def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:

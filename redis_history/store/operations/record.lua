@@ -14,6 +14,9 @@ for i = 11, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
 local names = lists_of(later)
+approvals.take()
+for _, name in ipairs(approvals.open and approvals.keys(later) or {}) do names[#names + 1] = name end
+for _, name in ipairs(approvals.lists_if_open({known[8], known[9]})) do names[#names + 1] = name end
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
 end
@@ -35,7 +38,7 @@ end
 
 local now = clock()
 revision = revision + 1
-local newest = head_of_entry(RECORD_WRITTEN, now)
+local newest = head_of_entry(KIND.RECORD, now)
 local hset = {'r', revision, 'u', now, 'x', newest, 'O', '1'}
 for i = 11, last do
   hset[#hset + 1] = ARGV[i]
@@ -46,11 +49,16 @@ if not epoch then
   end
 end
 redis.call('HSET', state, unpack(hset)) -- at most 60
-local lists = {}
-for _, list in ipairs(lists_of(owners())) do lists[list] = true end
-for _, list in ipairs(lists_of({known[8], known[9], known[10]})) do
-  if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
+-- Out of the lists of a former owner or agent.
+local function leave(former, present)
+  local lists = {}
+  for _, list in ipairs(present) do lists[list] = true end
+  for _, list in ipairs(former) do
+    if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
+  end
 end
+leave(lists_of({known[8], known[9], known[10]}), lists_of(owners()))
+leave(approvals.lists_if_open({known[8], known[9]}), approvals.lists_if_open(owners()))
 if moves then usage.move(known[12], {known[8], known[9]}, later) end
 if not epoch then
   begin(seen)

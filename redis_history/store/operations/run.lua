@@ -1,6 +1,6 @@
 -- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
 -- that of a compressor. A lease is not part of the history: it creates neither a revision nor an entry in the change
--- log. After _publish.lua.
+-- log. After _publish.lua and _declared.lua.
 --
 -- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)   then the

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from functools import cache, partial
 from importlib.resources import files
 from typing import Final, NamedTuple
+
+from redis_history.store.changelog import Kind
 
 
 class Script(NamedTuple):
@@ -21,13 +24,16 @@ class Script(NamedTuple):
 def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
     source = _source(*preludes, name)
-    parts = [_source(*line[1].decode().split()) for line in _INCLUDE.finditer(source)]
     declared: list[bytes] = []
-    for number, part in enumerate(parts):
-        elsewhere = b"\n".join((source, *parts[:number], *parts[number + 1 :]))
-        source = _INCLUDE.sub(partial(_included, declared, part, elsewhere), source, count=1)
+    whole = source
+    while _INCLUDE.search(whole):
+        whole = _INCLUDE.sub(lambda line: _source(*line[1].decode().split()), whole)
+    uses = Counter(_NAME.findall(whole))
+    while _INCLUDE.search(source):  # an included file may include others
+        source = _INCLUDE.sub(partial(_included, declared, uses), source)
+    source = _KIND.sub(lambda found: b"%d" % getattr(Kind, found[1].decode()), source)
     if declared:
-        source = b"local %b\n%b" % (b", ".join(declared), source)
+        source = b"local %b\n%b" % (b", ".join(dict.fromkeys(declared)), source)
     SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_lua_versions"), source), asks)
     return SCRIPTS[name]
 
@@ -51,19 +57,21 @@ SCRIPTS: Final[dict[str, Script]] = {}
 #: 0.3 microseconds. What is used elsewhere is declared at the start of the script. The rest is declared where the files
 #: are included, because a function of Lua has at most 200 locals at a time.
 _INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
+#: The number of a kind of change. It is inserted here, because a script has at most 200 locals.
+_KIND = re.compile(rb"KIND\.([A-Z_]+)")
 _LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
 _NAME: Final = re.compile(rb"\w+")
 
 
-def _included(declared: list[bytes], part: bytes, elsewhere: bytes, line: re.Match[bytes]) -> bytes:
-    used = set(_NAME.findall(elsewhere))
-    own: list[bytes] = []
+def _included(declared: list[bytes], uses: Counter[bytes], line: re.Match[bytes]) -> bytes:
+    part = _source(*line[1].decode().split())
+    here, own = Counter(_NAME.findall(part)), list[bytes]()
     for found in _LOCAL.finditer(part):
         for name in found[2].split(b", "):
-            (declared if name in used else own).append(name)
+            (own if here[name] == uses[name] else declared).append(name)
     part = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", part, flags=re.MULTILINE)
     part = _LOCAL.sub(lambda found: (found[1] or b"") + found[2], part)
-    return b"local %b\n%b" % (b", ".join(own), part) if own else part
+    return b"local %b\n%b" % (b", ".join(dict.fromkeys(own)), part) if own else part
 
 
 def _source(*parts: str) -> bytes:
@@ -73,6 +81,7 @@ def _source(*parts: str) -> bytes:
 
 #: The first parts of scripts that change messages, and the parts that find messages by position.
 WRITING: Final = (
-    "_declared", "_member", "_live", "_archive", "_change", "_lists", "_life", "_journal", "_document", "_documents",
+    "_declared", "_member", "_live", "_archive", "_change", "_lists", "_requests", "_approvals", "_life", "_journal",
+    "_document", "_documents",
 )  # fmt: skip
 PLACES: Final = ("_locate", "_archived")

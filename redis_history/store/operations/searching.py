@@ -215,8 +215,10 @@ class Searcher(Struct, frozen=True):
             return []
 
     def _embed(self, texts: list[str]) -> Steps[list[bytes]]:
+        """The vectors of texts; b"" for one of zeros, which says nothing."""
         assert self.options.vectors is not None  # noqa: S101
-        return pack_all((yield Embed(texts)), len(texts), self.options.vectors)
+        packed = pack_all((yield Embed(texts)), len(texts), self.options.vectors)
+        return [vector if any(vector) else b"" for vector in packed]
 
     @property
     def _server_may_search(self) -> bool:
@@ -231,7 +233,7 @@ class Searcher(Struct, frozen=True):
             return None
         try:
             [vector] = yield from self._embed([asked.query])
-            return vector
+            return vector or None
         except Exception as error:  # noqa: BLE001 -- an embedder may raise anything
             _logger.error("the embedder failed; searching by words alone: %s", error)
             return None

@@ -155,7 +155,8 @@ class Settings:
     `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
     archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
     its slot moves. `turn_keys`: those of turns, for calls that change turns. `locking`: see `with_key_locking`.
-    `durable`: the server acknowledges only durable writes, says its operator.
+    `durable`: the server acknowledges only durable writes, says its operator. `audit`: seconds for which the audit
+    trail keeps changes; None: there is none.
     """
 
     keyspace: Keyspace
@@ -173,6 +174,7 @@ class Settings:
     locking: bool = False
     durable: bool = False
     lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
+    audit: float | None = None
     contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_reply_or_archive, 10.0))
     turn_keys: ExtraKeys = field(default_factory=partial(ExtraKeys, is_of_turns))
 
@@ -185,6 +187,8 @@ class Settings:
         """Arguments of every writing script: 4, 6 and 9 in lua/_change.lua."""
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
+        if self.audit is not None:
+            kept += b";%d" % round(self.audit * 1000)
         return b"%d" % self.log_length, ttl, kept
 
     @property

@@ -22,7 +22,7 @@ free()
 local ids, sequences, places = trim(excess, known[5], 2 * TRIMMED_AT_ONCE)
 if #ids == 0 then return unchanged(seen, true, {revision, 0}) end
 revision = revision + 1
-local newest = head_of_entry(DELETED, now)
+local newest = head_of_entry(KIND.DELETED, now)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'h', revision)
 write_log(newest, {ids, sequences})
 local period, since = math.floor(now / LIFETIME), tonumber(known[10])

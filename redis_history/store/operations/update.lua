@@ -1,12 +1,13 @@
 -- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
 -- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>'
---       to end a reply of a dead writer at this number of bytes
+--       to end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a
+--       decision on a request that is open, and whose message has the content of this revision
 --       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 its usage (see _usage.lua) or ''   15 on: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message (unchanged if it has this content already),
--- or {'unknown'} (also archived, or not this reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- or {'unknown'} (also archived, changed, or not this reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 use_places()
@@ -14,8 +15,12 @@ use_replies()
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
 local names = contents_in(archives_due(known[5], known[8]), known[12])
+local marks, of, counts = string.sub(ARGV[12], 6), owners(), ARGV[14] ~= ''
+local asks = approvals.asks(marks)
+if asks and not approvals.open then
+  for _, list in ipairs(approvals.keys(of)) do names[#names + 1] = list end
+end
 if place then note_archives(names, place) end
-local of, counts = owners(), ARGV[14] ~= ''
 if counts then
 -- include _usage
   usage.keys(of, names)
@@ -47,6 +52,11 @@ if archived_one or erased then return unchanged(seen, true, {'unknown'}) end
 
 local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, which = string.match(ARGV[3], '^(%a+):([^;]*)')
+if asked == 'decide' then
+  local revision_of, call = string.match(which, '^(%d+)%.(%x+)$')
+  -- No later copy of this call can decide, either: a message does not get an earlier revision.
+  if tonumber(revision_of) ~= changed or not approvals.is_open(ARGV[10], call) then return {'unknown'} end
+end
 if asked == 'reply' or asked == 'settle' then
   local reply = live_before and reply_at(known[12], sequence)
   local ends
@@ -71,10 +81,10 @@ local c = old and characters_of(old) or 0
 local new_c = struct.unpack('>I3', ARGV[12])
 local member = member_of(sequence, timestamp, ARGV[12], ARGV[13])
 revision = revision + 1
-local newest = head_of_entry(live_before and REPLY_ENDED or UPDATED, now)
+local newest = head_of_entry(live_before and KIND.REPLY_ENDED or KIND.UPDATED, now)
 write_log(newest, {id, timestamp, sequence})
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - c + new_c,
-           'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. string.sub(ARGV[12], 6))
+           'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. marks)
 note_places(seen, {{ARGV[10], place}})
 drop_copy()
 -- In this order, because a key that is empty for a moment cannot be made again while its slot leaves this node.
@@ -94,5 +104,10 @@ if #ARGV > 14 then
   document(documents_of(generation), generation, named, timestamp, 15, #ARGV, ends)
 elseif generation then -- searches must not find the former content
   attempt('UNLINK', documents_of(generation) .. named)
+end
+if approvals.open or asks then
+  -- Those of a live reply count from its end.
+  local _, _, _, _, former = place_of(place)
+  approvals.note(ARGV[10], marks, timestamp, sequence, not live_before and string.sub(place, former))
 end
 return close_change(seen, revision .. ' ' .. sequence .. ' ' .. timestamp_text, revision, now, known[5], known[7], known[8])

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from redis_history.store.changelog import Kind
-from redis_history.store.memory.space import Space
+from redis_history.store.memory.space import ConversationState, Space, StoredMessage
 from redis_history.store.operations.base import Steps, Write, field_of
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
@@ -28,14 +28,28 @@ class ReplyEnd(Struct, frozen=True):
     size: int = 0
 
 
+class Decides(Struct, frozen=True):
+    """Marks an update as the decision on a request for approval, of the call with this digest, in the content of the
+    revision `changed`."""
+
+    changed: int
+    call: bytes
+
+    def is_open(self, conversation: ConversationState, stored: StoredMessage) -> bool:
+        """Whether the request is open, and the content is this one."""
+        asked = (one.mark[: len(self.call)] for one in conversation.requests if one.message == stored.entry.message.id)
+        return self.changed == stored.revision and self.call in asked
+
+
 class UpdateMessage(Write[Appended | None], frozen=True):
     """Replace the content of a message, which keeps its position. The outcome is None for an unknown id. Writing the
     same content again changes nothing. With `reply`, the outcome is also None if the message is not this reply, or its
-    writer is alive."""
+    writer is alive. With `decides`, it is None if that cannot be decided any more."""
 
     entry: Entry
     vectors: tuple[bytes, ...] = ()
     reply: ReplyEnd | None = None
+    decides: Decides | None = None
 
     @classmethod
     def of(cls, conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
@@ -51,6 +65,9 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         call = self.script_call(UPDATE, settings, args, reply=self.reply.token if self.reply is not None else "")
         if self.reply is not None:  # in place of 'exists', 'absent' or a lease
             what = b"reply:%b" % self.reply.token.encode() if self.reply.token else b"settle:%d" % self.reply.size
+            call.args[2] = what + b";" + call.args[2] if call.args[2] else what
+        elif self.decides is not None:
+            what = b"decide:%d.%b" % (self.decides.changed, self.decides.call.hex().encode())
             call.args[2] = what + b";" + call.args[2] if call.args[2] else what
         return self.send(call, settings)
 
@@ -72,6 +89,8 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         space.check(self.conversation_id, self.precondition)
         if conversation is None or stored is None or self.entry.message.id in conversation.archived:
             return None
+        if self.decides is not None and not self.decides.is_open(conversation, stored):
+            return None
         token = conversation.reply_token(self.entry.message.id)
         revision = conversation.revision + 1
         if self.reply is not None and self.reply.token:
@@ -90,6 +109,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         conversation.count(stored.entry, -1)
         conversation.count(self.entry, 1)
         conversation.store(self.entry, stored.position, revision, self.token)
+        conversation.note_requests(self.entry, stored.position, None if token else stored.entry)
         space.usage.count(conversation, self.entry, stored.position.timestamp)
         reference = conversation.reference(self.entry.message.id)
         kind = Kind.REPLY_ENDED if token else Kind.UPDATED

@@ -100,7 +100,7 @@ local function repeated_messages()
     if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
       local outcome = {'stored', {revision, 0, 0}, stored}
       if not mine then return ended(outcome) end
-      if string.find(ARGV[9], '1', 1, true) then
+      if string.find(change.flags, '1', 1, true) then
         use_journal()
         force_write()
       end

@@ -5,7 +5,9 @@
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
---       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
+--       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and
+--         'c' in a cluster; ';' and the milliseconds for which the audit trail keeps changes, if there is one; a line break and who
+--         makes the change, if the caller says it
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
 -- by its absence, and a command on it may fail in the middle of the script. Dragonfly and Upstash take no undeclared keys at
@@ -18,12 +20,12 @@
 -- differ for each, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
--- O '' if none of i, l, a, m, w, g, U, A and B exists, or 'i' and the value of i if it alone does, so that appends need not read
+-- O '' if none of i, l, a, m, w, g, U, A, B and ? exists, or 'i' and the value of i if it alone does, so that appends need not read
 -- them;
 -- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); N the forks
 -- under way (forks.lua); a, h, m, s, w, w<revision>, E, '^<id>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
 -- the sequence at its start and at the start of the one before (6 bytes each);
--- ~ streaming replies (_live.lua); % what answers cost (_usage.lua);
+-- ~ streaming replies (_live.lua); ? open requests for approval (_requests.lua); % what answers cost (_usage.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value); of a fork B the id of the forked
 -- conversation, C {its revision, id of the last message or nil};
 -- ':<digest of an id>' position and details of a message (_member.lua).
@@ -38,6 +40,7 @@
 -- 7 delete: {ids, sequences}   8 compact: {id of the summary, timestamp, sequence, messages replaced}
 -- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}   11 end of a reply: as an update
 -- 12 beginning of a fork or of an imported conversation: nothing
+-- Who made the change, if the caller said it, is one more element of an array, or follows other bytes and a byte 0.
 --
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
 -- write was acknowledged. So each call has its token and the time when it was first sent. The journal of the conversation
@@ -66,7 +69,12 @@ local repeated = byte(ARGV[7]) == 45 -- a minus
 local sent = repeated and -ARGV[7] or ARGV[7] + 0
 local mark = tonumber(sub(token, 1, 6), 16)
 local lists_of -- of _lists.lua
-local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED, PUBLISHED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+local change = {flags = ARGV[9]} -- by: who makes it; audit: see write_log
+if #ARGV[9] > 2 then
+  change.flags, change.audit, change.by = string.match(ARGV[9], '^(%w*);?(%d*)\n?(.*)$')
+  if change.audit == '' then change.audit = nil end
+  if change.by == '' then change.by = nil end
+end
 
 -- The server's clock in microseconds.
 local function clock()
@@ -79,10 +87,32 @@ local function head_of_entry(kind, now)
   return pack('>BI6I3', kind * 16 + math.floor(now / 281474976710656), now % 281474976710656, mark)
 end
 
+-- Adds a change to the audit trail of the bucket, the list <tag>:e, which outlives the conversation. For each: the name and the
+-- auditing id of the conversation, with their lengths (2 bytes each), and the entry of the log.
+function change.note(entry)
+  local trail = sub(registry, 1, -2) .. 'e'
+  local id = redis.call('HGET', state, 'D') or ''
+  redis.call('RPUSH', trail, pack('>I2', #ARGV[5]) .. ARGV[5] .. pack('>I2', #id) .. id .. entry)
+  local oldest = format('%.0f', clock() - change.audit * 1000)
+  for _, one in ipairs(redis.call('LRANGE', trail, 0, 7)) do -- a few with each change, so that none takes long
+    local at = 3 + struct.unpack('>I2', one)
+    at = at + 2 + struct.unpack('>I2', one, at)
+    local high, low = struct.unpack('>BI6', one, at)
+    if high % 16 * 281474976710656 + low - oldest >= 0 then break end
+    redis.call('LTRIM', trail, 1, -1)
+  end
+end
+
 -- Writes the log entry. `rest`: bytes, or a table for MessagePack.
 local function write_log(head, rest)
-  if type(rest) == 'table' then rest = cmsgpack.pack(rest) end
+  if type(rest) == 'table' then
+    rest[#rest + 1] = change.by
+    rest = cmsgpack.pack(rest)
+  elseif change.by then
+    rest = rest .. '\0' .. change.by
+  end
   local excess = redis.call('RPUSH', log, head .. rest) - ARGV[4]
+  if change.audit then change.note(head .. rest) end
   -- Trim several entries together, because each trim wakes the listeners.
   if excess > 16 and excess > math.min(tonumber(ARGV[4]), 256) then redis.call('LTRIM', log, -ARGV[4], -1) end
 end

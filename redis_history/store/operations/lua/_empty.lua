@@ -90,7 +90,7 @@ local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R'
 
 -- Removes the messages. `seen`: the journal (see look).
 local function empty(seen)
-  local values = redis.call('HMGET', state, unpack(STAYING)) -- at most 25
+  local values = redis.call('HMGET', state, unpack(STAYING)) -- at most 26
   local hset = {'n', 0, 'c', 0, 'k', 0}
   for i, name in ipairs(STAYING) do
     if values[i] then

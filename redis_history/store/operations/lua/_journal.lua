@@ -9,7 +9,7 @@ local function use_journal()
   -- A write without effect, before an outcome without a write: WAITAOF and WAIT cover the last write of a connection, and
   -- another connection may have made the change that this outcome reports.
   function force_write()
-    if not string.find(ARGV[9], '1', 1, true) then return end
+    if not string.find(change.flags, '1', 1, true) then return end
     redis.call('HSET', state, 'z', '')
     redis.call('HDEL', state, 'z')
   end
@@ -83,6 +83,7 @@ local function use_journal()
   -- The last writes of a change. Returns the outcome. `ttl`, `generation`, `archived`: see live.
   function close_change(seen, outcome, revision, now, ttl, generation, archived)
     announce(revision, now, owners())
+    approvals.keep(owners(), ARGV[6] ~= '' and ARGV[6] or ttl, true)
     live(ARGV[6], now, ttl, generation, archived)
     return concluded(seen, true, outcome)
   end

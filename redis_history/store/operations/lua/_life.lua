@@ -50,7 +50,7 @@ local function note_archives(names, place)
 end
 
 -- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
--- ledger of usage (_usage.lua).
+-- ledger of usage (_usage.lua) and the lists of open requests for approval, which it reads.
 local function contents_in(archives, streaming)
   use_archives()
   use_replies()
@@ -59,6 +59,8 @@ local function contents_in(archives, streaming)
   local more = redis.call('HMGET', state, 'X', '%')
   if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
   if more[2] then names[#names + 1] = sub(state, 1, -2) .. 'k' end
+  if not approvals.open then approvals.take() end
+  for _, list in ipairs(approvals.open and approvals.keys(owners()) or {}) do names[#names + 1] = list end
   return names
 end
 
@@ -71,7 +73,7 @@ end
 -- those that remove search documents (`documents` is not nil), which they do not declare, the slot must not be arriving either.
 -- The reply that makes the caller wait until the slot has moved; nil if it does not move.
 local function moving(documents)
-  if not string.find(ARGV[9], 'c', 1, true) then return nil end
+  if not string.find(change.flags, 'c', 1, true) then return nil end
   local none = sub(state, 1, -2) .. 'none' -- if it lacks one key, only the former node refuses; if it lacks two, either
   local reply = documents and redis.pcall('EXISTS', none, none .. '2') or redis.pcall('EXISTS', none)
   local why = type(reply) == 'table' and reply.err or '' -- not where a server refuses every key that is not declared

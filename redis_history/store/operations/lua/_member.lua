@@ -6,7 +6,7 @@
 --
 -- The place of a message is the value of the state's field ':<12 bytes of SHA-1 of its id>': timestamp (7 bytes), mark of the
 -- call that appended it (3 bytes), sequence, revision of its content (both 7 bits in each byte, low ones first), then for each
--- tool call ('u') or result ('r') in it 5 bytes, or 9 ('U', 'R') if an agent wrote the message; before
+-- tool call ('u', or 'w' if it waits for approval) or result ('r') in it 5 bytes, or 9 (a capital) if an agent wrote the message; before
 -- them 'p' if it is pinned.
 local SHORTEST = 25 -- of a member
 

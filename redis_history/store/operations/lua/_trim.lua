@@ -98,11 +98,11 @@ local function trim(excess, generation, most)
     while at <= last do
       local kind, id, agent = string.byte(place, at), string.sub(place, at + 1, at + 4), nil
       at = at + 5
-      if kind == 85 or kind == 82 then -- 'U' and 'R'
+      if kind < 97 then -- a capital
         agent = string.sub(place, at, at + 3)
         at = at + 4
       end
-      if kind == 117 or kind == 85 then call(i, id, agent) else answer(i, id, agent) end
+      if kind == 114 or kind == 82 then answer(i, id, agent) else call(i, id, agent) end -- 'r' and 'R'
     end
   end
 

@@ -301,12 +301,24 @@ do
     return true
   end
 
+  -- Whether a message from this sequence on has a call that waits for approval.
+  function owed.needs_approval(since)
+    local packed = redis.call('HGET', state, '?')
+-- include _requests
+    for _, one in ipairs(packed and requests_in(packed) or {}) do
+      if one[4] >= since then return true end
+    end
+    return false
+  end
+
   -- The run with this fence has ended. `how`: 'done', 'back' (the worker stops, so the turn is due at once), 'wait', or what fail_turn
   -- gets. Turns that waited for the end of a run can be taken now.
+  -- A turn whose answer has calls that wait for approval waits, too: see _approvals.lua.
   function owed.settle(turns, fence, how, ids, now)
     for at = #turns, 1, -1 do
       local turn = turns[at]
       if turn[TURN.status] == 'running' and turn[TURN.fence] == fence then
+        if how == 'done' and owed.needs_approval(turn[TURN.since]) then how = 'wait' end
         if how == 'done' then
           if not owed.close(turn, ids, now) then table.remove(turns, at) end
         elseif how == 'back' then
