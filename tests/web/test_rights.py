@@ -226,7 +226,7 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 4608
+    assert await tried([one for some in VIEW.values() for one in some], make) == 5356
 
 
 @pytest.mark.proves("authorize")

@@ -38,6 +38,7 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
     "GET /v1/conversations/{conversation}/turns": (at("c1", "turns"), None, 1),
     "POST /v1/conversations/{conversation}/retry": (at("c1", "retry"), {}, 8),
+    "GET /v1/approvals": ("v1/approvals", None, 4),
     "GET /v1/usage": ("v1/usage", None, 4),
     "GET /v1/turns": ("v1/turns?limit=1000", None, 4),
     "POST /v1/conversations/{conversation}/drop": (at("c1", "drop"), {}, 3),
@@ -52,6 +53,7 @@ OTHERS = {
     "POST /v1/conversations/{conversation}/fork",
     "DELETE /v1/users/{user}",
     "GET /v1/openapi.json",
+    "POST /v1/conversations/{conversation}/approvals/{call}",
 }
 
 
