@@ -17,6 +17,7 @@ import uuid
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,35 @@ def langchain(url: str) -> None:
     put("InMemoryChatMessageHistory", History, module)
 
 
+def langchain_agents(url: str) -> None:
+    """Each agent also has the middleware. Calls without a thread have a conversation of their own."""
+    import langchain.agents
+    import langchain.agents.factory as module
+    from langgraph.config import get_config
+
+    from redis_history.integrations.langchain_agent import ConversationMiddleware
+
+    class Middleware(ConversationMiddleware):
+        def _current(self) -> str:
+            return str(get_config().get("configurable", {}).get("thread_id") or self._call)
+
+        def before_agent(self, state: Any, runtime: Any) -> Any:
+            self._call = uuid.uuid4()
+            return super().before_agent(state, runtime)
+
+        async def abefore_agent(self, state: Any, runtime: Any) -> Any:
+            self._call = uuid.uuid4()
+            return await super().abefore_agent(state, runtime)
+
+    create = module.create_agent
+
+    def create_agent(*arguments: Any, middleware: Any = (), **options: Any) -> Any:
+        own = Middleware(HistoryStore(url, namespace=namespace(uuid.uuid4())))
+        return create(*arguments, middleware=[own, *middleware], **options)
+
+    put("create_agent", create_agent, module, langchain.agents)
+
+
 def llama_index(url: str) -> None:
     from llama_index.core.storage import chat_store
     from llama_index.core.storage.chat_store import simple_chat_store
@@ -141,6 +171,18 @@ def pydantic_ai(url: str) -> None:
     put("iter", stored, Agent)
 
 
+def strands(url: str) -> None:
+    module = import_module("tests.fixtures.mock_session_repository")  # of Strands
+
+    from redis_history.integrations.strands import StrandsSessionRepository
+
+    class Repository(StrandsSessionRepository):
+        def __init__(self) -> None:
+            super().__init__(HistoryStore(url, namespace=namespace(uuid.uuid4())))
+
+    put("MockedSessionRepository", Repository, module)
+
+
 SUITES = {
     "openai-agents": Suite(
         "openai-agents",
@@ -161,6 +203,7 @@ SUITES = {
         ("tests/unit_tests/chat_history/test_chat_history.py", "tests/unit_tests/runnables/test_history.py"),
         langchain,
     ),
+    "langchain-agents": Suite("langchain", ("tests/unit_tests/agents",), langchain_agents),
     "llama-index": Suite(
         "llama_index",
         (
@@ -168,6 +211,16 @@ SUITES = {
             "llama-index-core/tests/memory/test_chat_memory_buffer.py",
         ),
         llama_index,
+    ),
+    "strands": Suite(
+        "strands",
+        (
+            "tests/strands/session/test_repository_session_manager.py",
+            "tests/strands/agent/test_agent.py",
+            "tests/strands/multiagent/test_graph.py",
+            "tests/strands/multiagent/test_swarm.py",
+        ),
+        strands,
     ),
     "pydantic-ai": Suite("pydantic-ai", ("tests/test_agent.py", "tests/test_history_processor.py"), pydantic_ai),
 }
@@ -186,11 +239,12 @@ def outcomes(name: str, folder: Path, url: str) -> dict[str, bool] | str:
     tests = [test for test in suite.tests if (root / test).exists()]
     if not tests:
         return f"no sources in {root}"
-    path = os.pathsep.join(str(one) for one in Path(__file__).resolve().parents[:2])
+    path = os.pathsep.join([*map(str, Path(__file__).resolve().parents[:2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "SUITE": name, "SUITE_URL": url, "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as reports:
         report = Path(reports) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-p", "suites", "-p", "no:randomly", "-q", f"--junitxml={report}"]
+        command += ["--continue-on-collection-errors"]
         command += ["-o", "asyncio_mode=auto", "-o", "addopts=", "-o", "filterwarnings=", *tests]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
         if not report.exists():

@@ -37,7 +37,7 @@ Rendered = tuple[Any, str | None]
 Write = Callable[[Part, Shape], Rendered]
 
 #: Keys of `provider_meta` that hold notes. They also identify the provider of a signature.
-FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
+FORMS = ("anthropic", "bedrock", "gemini", "mistral", "openai_chat", "openai_responses")
 
 _ENVELOPE = frozenset(("type", "role", "tool_call_id"))
 _CONTENT = frozenset(("content", "text", "refusal", "reasoning", "thinking", "signature", "arguments", "input", "name"))
@@ -48,7 +48,7 @@ _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as o
 #: Keys of blocks that quote their text, or places in it.
 _QUOTING = frozenset(("logprobs", "annotations", "citations", "rawInput", "items"))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_FILE_NAMES = ("title", "filename", "document_name", "display_name")
+_FILE_NAMES = ("title", "filename", "document_name", "display_name", "name")
 _MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
 
 

@@ -11,6 +11,7 @@
 | `mcp_server` | `mcp` | a server of the Model Context Protocol |
 | `openai_agents` | `openai-agents` | a `Session` |
 | `pydantic_ai` | `pydantic-ai` | the message history of a conversation |
+| `strands` | `strands` | a `SessionRepository` of Strands Agents |
 | `telemetry` | `opentelemetry` | spans and metrics of a store |
 
 Importing a module without its framework raises MissingExtraError. Messages are stored as `Message`, so one framework

@@ -23,6 +23,7 @@ from redis_history.agents.tools import (
 )
 from redis_history.errors import (
     BatchTooLargeError,
+    InvalidMessageError,
     MessageConflictError,
     MessageTooLargeError,
     RedisHistoryError,
@@ -57,6 +58,32 @@ def plain_or(value: Any, dumped: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         return dumped
     return value
+
+
+def as_messages(given: Any, kind: Any, read: Callable[[dict[str, Any]], T], name: str) -> list[T]:
+    """The messages of a framework, some perhaps as JSON dicts, which `read` converts. Raises InvalidMessageError."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidMessageError(f"messages must be a list of messages, not {type(given).__name__}")
+    found = []
+    for index, one in enumerate(given):
+        reason: Exception | None = None
+        if isinstance(one, Mapping) and not isinstance(one, kind):
+            try:
+                one = read(dict(one))
+            except (
+                InvalidMessageError,
+                ValueError,
+                TypeError,
+                LookupError,
+                AttributeError,
+                NotImplementedError,
+            ) as error:
+                reason = error
+        if not isinstance(one, kind):
+            shown = str(one)[:80]
+            raise InvalidMessageError(f"messages[{index}] must be {name} or its dict, not {shown!r}") from reason
+        found.append(one)
+    return found
 
 
 def checked_id(conversation_id: str) -> str:

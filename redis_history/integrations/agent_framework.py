@@ -14,6 +14,7 @@ from redis_history.formats._content import dump_arguments, parse_arguments, spli
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.integrations._extras import (
     Turns,
+    as_messages,
     asynchronous,
     checked_id,
     ended,
@@ -87,7 +88,9 @@ class AgentFrameworkHistory(HistoryProvider):
         **kwargs: Any,
     ) -> None:
         """Append messages, in atomic changes of up to 500 messages and 4 MB. As in the framework's own providers, those
-        at the start that repeat the newest stored ones are left out. Without a session id, nothing is stored."""
+        at the start that repeat the newest stored ones are left out. Messages may also be JSON dicts. Without a session
+        id, nothing is stored. Raises InvalidMessageError."""
+        messages = _listed(messages)
         if session_id is None or not messages:
             return
         given = [message.to_dict() for message in messages]
@@ -141,14 +144,25 @@ def search_tool(
 
 
 def from_agent_framework(messages: Sequence[FrameworkMessage]) -> list[Message]:
-    """Messages of Agent Framework as messages of this package. `to_agent_framework` returns equal ones."""
-    return [_from(message.to_dict(exclude_none=True), index) for index, message in enumerate(messages)]
+    """Messages of Agent Framework, or their JSON dicts, as messages of this package. `to_agent_framework` returns equal
+    ones. Raises InvalidMessageError."""
+    return [_from(message.to_dict(exclude_none=True), index) for index, message in enumerate(_listed(messages))]
 
 
 def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = None) -> list[FrameworkMessage]:
     """Stored messages as messages of Agent Framework. `on_loss` gets what they cannot represent; None logs it."""
     with Losses(_FORM, on_loss) as losses:
         return [_built(message, losses) for message in messages]
+
+
+def _listed(messages: Sequence[FrameworkMessage]) -> list[FrameworkMessage]:
+    def read(raw: dict[str, Any]) -> FrameworkMessage:
+        if "contents" not in raw and isinstance(raw.get("content"), str):  # as chat completions have it
+            raw["contents"] = [raw.pop("content")]
+        contents = [{"type": "text", "text": one} if isinstance(one, str) else one for one in raw["contents"]]
+        return FrameworkMessage.from_dict({**raw, "contents": contents})
+
+    return as_messages(messages, FrameworkMessage, read, "a Message of Agent Framework")
 
 
 def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:

@@ -5,7 +5,7 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -18,7 +18,6 @@ from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import (
     ConfigurationError,
-    InvalidMessageError,
     MessageConflictError,
     MessageNotFoundError,
     RedisHistoryError,
@@ -28,6 +27,7 @@ from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import plain_text
 from redis_history.integrations import _extras
+from redis_history.store.operations import Appended
 from redis_history.types import AsyncReply, ConversationSearchTool, Role
 from redis_history.values._validation import check_store, missing
 from redis_history.values.ids import MAX_ID_BYTES
@@ -100,7 +100,7 @@ class LangChainHistory(BaseChatMessageHistory):
         self._store = store
         self._async_store = async_store
         self._on_loss = on_loss
-        self._turns = _extras.Turns("langchain", on_loss, whole=True)
+        self._turns = _Turns(on_loss)
 
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
@@ -143,10 +143,10 @@ class LangChainHistory(BaseChatMessageHistory):
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _storable(self, messages: Sequence[Any]) -> list[BaseMessage]:
-        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-            raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+        kind: Any = BaseMessage
+        given = _extras.as_messages(messages, kind, _of_dict, "a message of LangChain")
         with Losses("a stored message", self._on_loss) as losses:
-            return [_with_json(_as_message(given, index), losses) for index, given in enumerate(messages)]
+            return [_with_json(message, losses) for message in given]
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
@@ -250,6 +250,26 @@ def search_tool(
     )
 
 
+class _Turns(_extras.Turns):
+    """Stores messages of LangChain, each as one message."""
+
+    def __init__(self, on_loss: OnLoss | None) -> None:
+        super().__init__("langchain", on_loss, whole=True)
+        #: `provider_meta` that all messages get that are stored or changed.
+        self.mark: Mapping[str, Any] = {}
+        #: Sequences of the messages that were appended.
+        self.sequences: list[int] = []
+
+    def message(self, given: BaseMessage) -> Message:
+        message = _to_message(given)
+        return replace(message, provider_meta={**message.provider_meta, **self.mark}) if self.mark else message
+
+    async def append(self, *arguments: Any, **options: Any) -> list[Appended]:
+        done = await super().append(*arguments, **options)
+        self.sequences += [one.message.sequence or 0 for one in done if not one.duplicate]
+        return done
+
+
 def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | dict[str, None] | None]:
     """The changes that these messages mean, in order: messages to add, ids of some to remove, None to remove all."""
     added: dict[Any, BaseMessage] = {}
@@ -273,7 +293,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
         yield list(added.values()) or removed
 
 
-async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
+async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _Turns) -> None:
     """Make the changes that these messages mean. A call that removes all messages and adds others is one change."""
     removes_all = False
     for change in _changes(messages):
@@ -288,7 +308,7 @@ async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _
         await answer_of(store.clear(key))
 
 
-async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
+async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns: _Turns) -> None:
     """Replace all messages. Stored messages keep what LangChain does not know."""
 
     def merge(before: list[Message]) -> list[Message]:
@@ -298,29 +318,29 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns:
             old = stored.get(given.id or "")
             found = [] if old is None else _to_langchain(old, lambda loss: None)
             if old is None or [one.id for one in found] != [given.id]:
-                new.append(_to_message(given))
+                new.append(turns.message(given))
             else:
-                new.append(old if found == [given] else _extras.with_content(old, _to_message(given)))
+                new.append(old if found == [given] else _extras.with_content(old, turns.message(given)))
         return new
 
     await _extras.replace_all(store, key, merge, turns)
 
 
-async def _add(store: Any, key: str, messages: list[BaseMessage], turns: _extras.Turns) -> None:
+async def _add(store: Any, key: str, messages: list[BaseMessage], turns: _Turns) -> None:
     if (again := turns.unfinished(key, messages)) is not None:
         await turns.append(store, key, again, messages)
         return
     if _is_new(messages):
         with suppress(MessageConflictError):
-            await turns.append(store, key, _from_langchain(messages), messages)
+            await turns.append(store, key, list(map(turns.message, messages)), messages)
             return
-    changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
+    changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)), turns.mark)
     if changed:
         await _replace(store, key, changed, turns)
-    await turns.append(store, key, new, messages)
+    await turns.append(store, key, list(map(turns.message, new)), messages)
 
 
-async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None], turns: _extras.Turns) -> None:
+async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None], turns: _Turns) -> None:
     """Replace the messages with these ids, or remove them (None). If a stored message is several messages here,
     only their parts change."""
     while (record := await answer_of(store.get_conversation(key))) is not None:
@@ -328,7 +348,7 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
         gone: list[str] = []
         try:
             for message in await answer_of(store.get(key, include_archived=True)):
-                kept = _changed(message, changes)
+                kept = _changed(message, changes, turns)
                 if kept is None:
                     gone.append(message.id)
                 elif kept != message:
@@ -344,14 +364,14 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
         return
 
 
-def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Message | None:
+def _changed(message: Message, changes: Mapping[str, BaseMessage | None], turns: _Turns) -> Message | None:
     """The stored message after changes of the messages that it is here; None if nothing of it is left."""
     found = _to_langchain(message, lambda loss: None)
     given = {at: changes[str(one.id)] for at, one in enumerate(found) if one.id in changes}
     if not given:
         return message
     if [one.id for one in found] == [message.id] and (new := given[0]) is not None:
-        return _extras.with_content(message, _to_message(new))
+        return _extras.with_content(message, turns.message(new))
     shares = {at: () if one is None else _to_message(one).parts for at, one in given.items()}
     parts = _extras.with_shares(message, lambda one: _to_langchain(one, lambda loss: None), shares)
     if not parts:
@@ -368,41 +388,30 @@ def _is_new(messages: list[BaseMessage]) -> bool:
 
 
 def _difference(
-    messages: list[BaseMessage], stored: list[Message]
-) -> tuple[dict[str, BaseMessage | None], list[Message]]:
-    """The messages that differ from the stored ones, by id, and the new messages."""
+    messages: list[BaseMessage], stored: list[Message], mark: Mapping[str, Any]
+) -> tuple[dict[str, BaseMessage | None], list[BaseMessage]]:
+    """The messages that differ from the stored ones, or lack the mark there, by id; and the new messages."""
     known: dict[str | None, BaseMessage] = {}
     ids: set[str | None] = set()  # also of messages whose first part was removed
+    unmarked: set[str | None] = set()
     for message in stored:
-        known |= {one.id: one for one in _to_langchain(message, lambda loss: None)}
+        found = _to_langchain(message, lambda loss: None)
+        known |= {one.id: one for one in found}
         ids.add(message.id)
+        if not mark.items() <= message.provider_meta.items():
+            unmarked |= {one.id for one in found}
     changed: dict[str, BaseMessage | None] = {
-        str(one.id): one for one in messages if one.id in known and known[one.id] != one
+        str(one.id): one for one in messages if one.id in known and (known[one.id] != one or one.id in unmarked)
     }
     new = [one for one in messages if one.id not in known and one.id not in ids]
-    return changed, _from_langchain(new)
+    return changed, new
 
 
-def _as_message(given: Any, index: int) -> BaseMessage:
-    """The message of a dict, in any form that LangChain reads. Raises InvalidMessageError."""
-    if isinstance(given, BaseMessage):
-        return given
-    error: Exception | None = None
-    if isinstance(given, Mapping):
-        try:
-            is_dump = "role" not in given and ("data" in given or "lc" in given)
-            found = (
-                messages_from_dict(to_langchain(from_langchain([given])))
-                if is_dump
-                else convert_to_messages([dict(given)])
-            )
-        except (InvalidMessageError, ValueError, TypeError, KeyError, NotImplementedError) as reason:
-            error = reason
-        else:
-            return found[0]
-    raise InvalidMessageError(
-        f"messages[{index}] must be a message of LangChain or its dict, not {str(given)[:80]!r}"
-    ) from error
+def _of_dict(given: dict[str, Any]) -> BaseMessage:
+    """The message of a dict, in any form that LangChain reads."""
+    is_dump = "role" not in given and ("data" in given or "lc" in given)
+    found = messages_from_dict(to_langchain(from_langchain([given]))) if is_dump else convert_to_messages([given])
+    return found[0]
 
 
 def _with_json(message: BaseMessage, losses: Losses) -> BaseMessage:
@@ -436,10 +445,6 @@ def _json_of(value: Any, name: str, message_id: str, losses: Losses) -> Any:
     except (ValueError, TypeError, RecursionError):
         losses.add(message_id, None, f"a {type(value).__name__} in {name}, which has no JSON form")
         return _GONE
-
-
-def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:
-    return [_to_message(message) for message in messages]
 
 
 def _to_message(given: BaseMessage) -> Message:

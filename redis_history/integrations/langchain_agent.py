@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired
-from zlib import crc32
 
 from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
+from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import DESCRIPTION, NAME
 from redis_history.errors import ConfigurationError
 from redis_history.formats import OnLoss
 from redis_history.integrations._extras import check_stores, checked_id
+from redis_history.integrations._langchain_state import Common, StateSync
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.values._validation import missing
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
     from langchain.agents.middleware.types import PrivateStateAttr
-    from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
+    from langchain_core.messages import RemoveMessage
+    from langchain_core.runnables import run_in_executor
     from langchain_core.tools import StructuredTool
     from langgraph.config import get_config
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -27,12 +28,12 @@ except ImportError as error:
 
 __all__ = ["ConversationMiddleware"]
 
-_STORED = "redis_history_stored"  # a field of the state
+_FIELD = "redis_history"  # of the state
 
 
 class _State(AgentState[Any]):
-    #: For each conversation, the ids of messages of the last turn that are stored, and digests of what was stored.
-    redis_history_stored: NotRequired[Annotated[dict[str, dict[str, int]], PrivateStateAttr]]
+    #: For each conversation, what it has in common with the state.
+    redis_history: NotRequired[Annotated[dict[str, Common], PrivateStateAttr]]
 
 
 class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -43,10 +44,13 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     `limit` loads only that number of the newest messages. `search=True` gives the agent the tool `conversation_search`
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
-    If another middleware changes a message of this turn, for example to redact it, the stored message is replaced.
-    Put it first in the list: only then it is there after the `after_agent` of the others, and stores what that adds.
-    No checkpointer is needed. With one, each message is stored once, and the state becomes what is stored: messages
-    that were compacted, edited or deleted since then, or that are older than `limit`, do not come back from it.
+    Messages that another middleware changes or removes are changed or removed in the conversation; a summary that it
+    puts in their place is stored like that of a compaction. Put this one first in the list: only then it is there after
+    the `after_agent` of the others, and stores what that adds.
+
+    No checkpointer is needed. With one, changes of the state reach the conversation at the next step: removals,
+    `update_state`, time travel. Messages that were compacted, edited or deleted in the conversation, or that are older
+    than `limit`, do not come back from the state.
     Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
     ConfigurationError.
     """
@@ -72,33 +76,55 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self.tools = [self._search_tool()] if search else []
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        history = self._history()
-        update, new = _joined(history.messages, state, history.session_id)
-        history.add_messages(new)
-        return update
+        return run_at_once(self._begin(self._history()._sync(), state, runtime))
 
     async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        history = self._history()
-        update, new = _joined(await history.aget_messages(), state, history.session_id)
-        await history.aadd_messages(new)
-        return update
+        if self._async_store is None:
+            return await run_in_executor(None, self.before_agent, state, runtime)
+        return await self._begin(self._async_store, state, runtime)
 
-    # Tools, other middleware and structured output also add messages, and end the agent before the next model call.
+    # Tools, other middleware and structured output also change messages, and end the agent before the next model call.
 
-    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        history = self._history()
-        update, new = _unsaved(state, history.session_id)
-        history.add_messages(new)
-        return update
+    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+        return run_at_once(self._save(self._history()._sync(), state, runtime))
 
-    async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        history = self._history()
-        update, new = _unsaved(state, history.session_id)
-        await history.aadd_messages(new)
-        return update
+    async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+        if self._async_store is None:
+            return await run_in_executor(None, self.before_model, state, runtime)
+        return await self._save(self._async_store, state, runtime)
 
     after_model = after_agent = before_model
     aafter_model = aafter_agent = abefore_model
+
+    async def _begin(self, store: Any, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        sync = self._synced(store, state, runtime)
+        joined = await sync.begin()
+        update = self._update(state, sync) or {}
+        if joined != state["messages"]:
+            update["messages"] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *joined]
+        return update
+
+    async def _save(self, store: Any, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+        sync = self._synced(store, state, runtime)
+        await sync.save()
+        return self._update(state, sync)
+
+    def _synced(self, store: Any, state: Any, runtime: Runtime[Any]) -> StateSync:
+        history = self._history()
+        config = get_config()
+        is_outermost = "|" not in config.get("configurable", {}).get("checkpoint_ns", "")
+        return StateSync(
+            history,
+            store,
+            state,
+            state.get(_FIELD, {}).get(history.session_id),
+            thread=getattr(runtime.execution_info, "thread_id", None),
+            travels=is_outermost and "checkpoint_id" in config.get("metadata", {}),
+        )
+
+    def _update(self, state: Any, sync: StateSync) -> dict[str, Any] | None:
+        common = sync.common
+        return None if common is None else {_FIELD: {**state.get(_FIELD, {}), self._current(): common}}
 
     def _history(self) -> LangChainHistory:
         return LangChainHistory(self._current(), self._store, **self._options)
@@ -124,47 +150,3 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return await conversation_search_tool(self._async_store, self._current())(query, limit)
 
         return StructuredTool.from_function(search, asearch, name=NAME, description=DESCRIPTION)
-
-
-def _joined(stored: Sequence[BaseMessage], state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
-    """The update that makes the state the stored messages and then the new ones; and the new ones: those behind the
-    last stored one, or the last that was stored when the state was saved."""
-    given = state["messages"]
-    new = given[_behind(given, {*_saved(state, key), *(message.id for message in stored)}) :]
-    joined = [*stored, *new]
-    update = _mark(state, key, {}, joined[-len(new) - 1 :])
-    if joined != given:
-        update["messages"] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *joined]
-    return update, new
-
-
-def _unsaved(state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
-    """The update of the state when these messages are stored; and the messages: new ones, and those that another
-    middleware has changed, for example redacted."""
-    messages, saved = state["messages"], _saved(state, key)
-    start = _behind(messages, set(saved))
-    if not start:  # another middleware has put a summary in their place, which nobody said
-        answers = [at for at, message in enumerate(messages) if isinstance(message, AIMessage)]
-        start = answers[-1] if answers else len(messages)
-    changed = [one for one in messages[:start] if saved.get(one.id, digest := _digest(one)) != digest]
-    new = [*changed, *messages[start:]]
-    return _mark(state, key, saved, new) if new else {}, new
-
-
-def _behind(messages: Sequence[BaseMessage], ids: set[str | None]) -> int:
-    """The index after the last message whose id is in `ids`; 0 without such a message."""
-    return max((at for at, message in enumerate(messages, 1) if message.id in ids), default=0)
-
-
-def _saved(state: Any, key: str) -> dict[str | None, int]:
-    found: dict[str | None, int] = state.get(_STORED, {}).get(key, {})
-    return found
-
-
-def _mark(state: Any, key: str, saved: dict[str | None, int], more: Sequence[BaseMessage]) -> dict[str, Any]:
-    """The update that says that `saved` and `more` are stored."""
-    return {_STORED: {**state.get(_STORED, {}), key: {**saved, **{one.id: _digest(one) for one in more}}}}
-
-
-def _digest(message: BaseMessage) -> int:
-    return crc32(repr((message.content, getattr(message, "tool_calls", None))).encode())

@@ -68,6 +68,7 @@ class LlamaIndexChatStore(BaseChatStore):
     close the store.
 
     `on_loss` is called with each `Loss`: content of other frameworks' messages that a ChatMessage cannot represent.
+    Messages may also be JSON dicts. Raises InvalidMessageError for other values.
     """
 
     _store: HistoryStore = PrivateAttr()
@@ -95,7 +96,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        run_at_once(self._turns.append(self._store, key, [from_llama_index(message)]))
+        run_at_once(self._turns.append(self._store, key, list(map(from_llama_index, _listed([message])))))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -117,7 +118,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     Keys are conversation ids. Methods use the store in threads, so that they work in any event loop. The caller must
     close the store. Messages that `Memory` archives stay in the conversation, with a mark in `provider_meta`.
-    `on_loss` is called with each `Loss`; without it a warning is logged.
+    `on_loss` is called with each `Loss`; without it a warning is logged. Messages may also be JSON dicts. Raises
+    InvalidMessageError for other values.
     """
 
     _store: HistoryStore = PrivateAttr()
@@ -160,6 +162,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Append messages in this order, in atomic changes of up to 500 messages and 4 MB."""
+        messages = _listed(messages)
         given = [status, *messages]
         converted = self._turns.unfinished(key, given)
         if converted is None:
@@ -259,6 +262,7 @@ def search_tool(
 def _set(
     store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus, turns: _extras.Turns
 ) -> None:
+    messages = _listed(messages)
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
@@ -313,6 +317,10 @@ def _marked(message: Message, key: str = _ARCHIVED) -> Message:
 def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:
     converted = map(from_llama_index, messages)
     return list(map(_marked, converted) if status == MessageStatus.ARCHIVED else converted)
+
+
+def _listed(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    return _extras.as_messages(messages, ChatMessage, lambda raw: ChatMessage(**raw), "a ChatMessage")
 
 
 def from_llama_index(given: ChatMessage) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,17 +11,24 @@ from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history.agents.tools import SearchOptions
-from redis_history.errors import BatchTooLargeError, MessageTooLargeError, RevisionConflictError
+from redis_history.errors import (
+    BatchTooLargeError,
+    ConfigurationError,
+    InvalidMessageError,
+    MessageTooLargeError,
+    RevisionConflictError,
+)
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part
-from redis_history.values._validation import missing, refuse
+from redis_history.values._validation import missing
 from redis_history.values.pairs import without_lone_results
 
 try:
     from agents import FunctionTool
     from agents.memory import Session, SessionSettings
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ImportError as error:
     raise missing("openai-agents", error) from error
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentsSession", "search_tool"]
 
 _MOST_REPLACED = 1000  # messages that one atomic change can replace
+_ITEMS = ("get_items", "add_items", "pop_item", "clear_session")
 _NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 
 
@@ -43,9 +51,9 @@ class AgentsSession(Session):
     converted to items; `on_loss` is called with each `Loss`, content that items cannot represent. Without it a warning
     is logged.
 
-    `session_settings` has the default limit of `get_items`. Items without type and role, such as those of the SDK's
-    `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods get it
-    as `wrapper`.
+    `session_settings`, a SessionSettings or a dict, has the default limit of `get_items`. Items without type and role,
+    such as those of the SDK's `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of
+    a run: the methods get it as `wrapper`. If it overrides them, the SDK compacts through them, else in one change.
     """
 
     def __init__(
@@ -53,14 +61,17 @@ class AgentsSession(Session):
         session_id: str,
         store: AsyncHistoryStore | HistoryStore,
         *,
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
         on_loss: OnLoss | None = None,
     ) -> None:
         self._store = asynchronous(store, type(self).__name__)
         self.session_id = checked_id(session_id)
-        if not isinstance(session_settings, SessionSettings | None):
-            refuse(session_settings, "session_settings", "None or a SessionSettings")
-        self.session_settings = session_settings or SessionSettings()
+        try:
+            self.session_settings = coerce_session_settings(session_settings or {})
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"session_settings must be None, a SessionSettings or a dict of its fields: {error}"
+            ) from error
         self._on_loss = on_loss
         self._turns = Turns("openai_responses", on_loss)
         self._live = LiveReplies(store, self._turns)
@@ -74,8 +85,7 @@ class AgentsSession(Session):
         The API rejects an output without its call, and a call without the reasoning before it. So items whose call or
         reasoning is not among the newest `limit` are left out.
         """
-        if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
+        limit = resolve_session_limit(limit, self.session_settings)
         if limit is None:
             return self._items(ended(await self._store.get(self.session_id)))
         if limit <= 0:
@@ -92,7 +102,7 @@ class AgentsSession(Session):
         self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
     ) -> None:
         """Append items in this order, in atomic changes of up to 500 messages and 4 MB."""
-        given = [dict(item) for item in items]
+        given = _listed(items)
         messages = self._turns.unfinished(self.session_id, given)
         if messages is None:
             messages = await self._live.settle(self.session_id, from_openai_responses(given))
@@ -143,45 +153,57 @@ class AgentsSession(Session):
                         stream.end()
                 yield event
 
-    # OpenAIResponsesCompactionSession calls these two. In a subclass they would bypass its overrides.
+    # OpenAIResponsesCompactionSession calls these two.
+
+    def _has_own_items(self) -> bool:
+        """Whether a subclass changes how items are stored. Then the SDK must replace them through its methods."""
+        return any(getattr(type(self), name) is not getattr(AgentsSession, name) for name in _ITEMS)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        messages = from_openai_responses([dict(item) for item in items])
-        if type(self) is not AgentsSession or len(messages) > _MOST_REPLACED:
+        messages = from_openai_responses(_listed(items))
+        if self._has_own_items() or len(messages) > _MOST_REPLACED:
             return False
         with suppress(BatchTooLargeError, MessageTooLargeError):  # then the SDK clears the session, and adds them
             await self._store.restore(self.session_id, messages)
             return True
         return False
 
-    async def _get_compaction_snapshot(self, limit: int, *, prune_prefix: object = None) -> Any:
-        """The newest items, and a function that replaces those from an index on unless there was another write."""
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
+    ) -> Any:
+        """The newest items, and a function that replaces those from an index on unless there was another write. It also
+        removes the oldest items that `prune_prefix` selects, up to the first that it does not."""
         from agents.memory.session import _CompactionSnapshot
 
         record = await self._store.get_conversation(self.session_id)
         messages = await self._store.get(self.session_id)
-        if type(self) is not AgentsSession or record is None or len(messages) > _MOST_REPLACED:
+        if self._has_own_items() or record is None or len(messages) > _MOST_REPLACED:
             return None
         groups = [self._items(ended([message])) for message in messages]
-        before = max(sum(map(len, groups)) - limit, 0)
+        every = [item for items in groups for item in items]
+        before = max(len(every) - limit, 0)
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
             if any(message.status == "streaming" for message in messages):
                 return False  # a live reply would be lost
-            kept, left = [], before + start
+            first, end = 0, before + start
+            while prune_prefix is not None and first < end and prune_prefix(every[first]):
+                first += 1
+            kept: list[Message] = []
             for message, items in zip(messages, groups, strict=True):
                 # A message whose items are replaced in part is split.
-                part = items[: max(left, 0)]
-                kept += [message] if part == items else from_openai_responses([dict(item) for item in part])
-                left -= len(items)
-            new = from_openai_responses([dict(item) for item in output])
+                part = items[max(first, 0) : max(end, 0)]
+                pieces = [message] if part == items else from_openai_responses(_listed(part))
+                kept += [replace(piece, timestamp=message.timestamp) for piece in pieces]
+                first, end = first - len(items), end - len(items)
+            new = from_openai_responses(_listed(output))
             try:
                 await self._store.restore(self.session_id, [*kept, *new], expected_revision=record.revision)
             except (RevisionConflictError, BatchTooLargeError, MessageTooLargeError):
                 return False
             return True
 
-        return _CompactionSnapshot([item for items in groups for item in items][before:], not before, replace_suffix)
+        return _CompactionSnapshot(every[before:], not before, replace_suffix)
 
     def _without_last_item(self, message: Message, items: list[TResponseInputItem]) -> tuple[Part, ...]:
         """The parts of `message`, whose items these are, without its last item; () if there is no other."""
@@ -208,6 +230,19 @@ class AgentsSession(Session):
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
+
+
+def _listed(items: Any) -> list[dict[str, Any]]:
+    """The items as dicts. Raises InvalidMessageError."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise InvalidMessageError(f"items must be a list of items, not {type(items).__name__}")
+    found = []
+    for index, item in enumerate(items):
+        try:
+            found.append(dict(item))
+        except (TypeError, ValueError) as error:
+            raise InvalidMessageError(f"items[{index}] must be a dict, not {str(item)[:80]!r}") from error
+    return found
 
 
 def search_tool(

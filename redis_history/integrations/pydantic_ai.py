@@ -157,10 +157,13 @@ def search_tool(
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
 
 
-def _listed(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
-    return list(messages)
+def _listed(messages: Iterable[Any]) -> list[ModelMessage]:
+    kinds: Any = (ModelRequest, ModelResponse)
+
+    def read(raw: dict[str, Any]) -> ModelMessage:
+        return ModelMessagesTypeAdapter.validate_python([raw])[0]
+
+    return _extras.as_messages(messages, kinds, read, "a ModelMessage of Pydantic AI")
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
@@ -169,7 +172,7 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
 
     Raises InvalidMessageError for other values.
     """
-    messages = [_as_message(given, index) for index, given in enumerate(_listed(messages))]
+    messages = _listed(messages)
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -226,20 +229,6 @@ def _as_given(item: Any, dump: Any) -> Any:
             vendor_metadata=item.vendor_metadata,
         )
     return item
-
-
-def _as_message(given: Any, index: int) -> ModelMessage:
-    if isinstance(given, ModelRequest | ModelResponse):
-        return given
-    error: ValueError | None = None
-    if isinstance(given, Mapping):
-        try:
-            return ModelMessagesTypeAdapter.validate_python([given])[0]
-        except ValueError as reason:
-            error = reason
-    raise InvalidMessageError(
-        f"messages[{index}] must be a ModelMessage of Pydantic AI or its JSON form, not {str(given)[:80]!r}"
-    ) from error
 
 
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:

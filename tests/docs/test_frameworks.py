@@ -14,12 +14,14 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.storage.chat_store.redis import RedisChatStore
 from pydantic import BaseModel
+from strands.session import SessionRepository
 
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
 from redis_history.integrations.google_adk import AdkSessionService
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from redis_history.integrations.openai_agents import AgentsSession
+from redis_history.integrations.strands import StrandsSessionRepository
 from tests.docs.pages import DOCS, rows, sections
 
 
@@ -32,6 +34,7 @@ from tests.docs.pages import DOCS, rows, sections
         ("LlamaIndex", LlamaIndexChatStore, BaseChatStore, [RedisChatStore, SimpleChatStore]),
         ("LlamaIndex", LlamaIndexMemoryStore, AsyncDBChatStore, [SQLAlchemyChatStore]),
         ("OpenAI Agents", AgentsSession, SessionABC, [RedisSession]),
+        ("Strands", StrandsSessionRepository, SessionRepository, []),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )

@@ -16,7 +16,13 @@ from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from redis_history import AsyncHistoryStore, HistoryStore, text, tool_result, tool_use
-from redis_history.errors import InvalidConversationIdError, RedisHistoryError, StoreClosedError, StoreTypeError
+from redis_history.errors import (
+    InvalidConversationIdError,
+    InvalidMessageError,
+    RedisHistoryError,
+    StoreClosedError,
+    StoreTypeError,
+)
 from redis_history.integrations import (
     ag_ui,
     agent_framework,
@@ -29,6 +35,7 @@ from redis_history.integrations import (
     mcp_server,
     openai_agents,
     pydantic_ai,
+    strands,
     telemetry,
 )
 from redis_history.web import ChatEndpoints
@@ -55,6 +62,7 @@ ADAPTERS: dict[str, tuple[Callable[[Any], Any], set[type]]] = {
     "LlamaIndexChatStore": (llama_index.LlamaIndexChatStore, {SYNC}),
     "LlamaIndexMemoryStore": (llama_index.LlamaIndexMemoryStore, {SYNC}),
     "PydanticAIHistory": (lambda store: pydantic_ai.PydanticAIHistory("s", store), {SYNC, ASYNC}),
+    "StrandsSessionRepository": (strands.StrandsSessionRepository, {SYNC}),
     "mcp_server": (lambda store: mcp_server.mcp_server(store, everything=True), {ASYNC}),
     "instrument": (telemetry.instrument, {SYNC, ASYNC}),
     "ChatEndpoints": (lambda store: ChatEndpoints(store, print, authorize=lambda *_: True), {ASYNC}),
@@ -65,6 +73,7 @@ ADAPTERS: dict[str, tuple[Callable[[Any], Any], set[type]]] = {
     "search_tool of LangChain": (lambda store: langchain.search_tool(store, "s"), {SYNC, ASYNC}),
     "search_tool of LlamaIndex": (lambda store: llama_index.search_tool(store, "s"), {SYNC, ASYNC}),
     "search_tool of OpenAI Agents": (lambda store: openai_agents.search_tool(store, "s"), {SYNC, ASYNC}),
+    "search_tool of Strands": (lambda store: strands.search_tool(store, "s"), {SYNC}),
     "search_tool of Pydantic AI": (lambda store: pydantic_ai.search_tool(store, "s"), {SYNC, ASYNC}),
 }
 URL = "redis://user:pa55word@localhost:1/0"
@@ -301,3 +310,51 @@ def test_the_error_names_the_parameter_and_says_what_to_do() -> None:
         google_adk.AdkSessionService(URL)  # type: ignore[arg-type]
     with pytest.raises(RedisHistoryError, match="this method of PydanticAIHistory needs a HistoryStore"):
         pydantic_ai.PydanticAIHistory("s", AsyncHistoryStore("memory://")).load_sync()
+
+
+def texts(store: HistoryStore) -> list[tuple[str, str]]:
+    return [(message.role, message.text) for message in store.get("s")]
+
+
+TAKES_DICTS: dict[str, tuple[Callable[[HistoryStore, Any], Any], list[Any]]] = {
+    "Agent Framework": (
+        lambda store, given: asyncio.run(agent_framework.AgentFrameworkHistory(store).save_messages("s", given)),
+        [FrameworkMessage("user", ["Hi"]).to_dict(), {"role": "assistant", "contents": ["Hello"]}],
+    ),
+    "LangChain": (
+        lambda store, given: langchain.LangChainHistory("s", store).add_messages(given),
+        [HumanMessage("Hi").model_dump(), {"role": "assistant", "content": "Hello"}],
+    ),
+    "LlamaIndex": (
+        lambda store, given: llama_index.LlamaIndexChatStore(store).set_messages("s", given),
+        [ChatMessage(role="user", content="Hi").model_dump(mode="json"), {"role": "assistant", "content": "Hello"}],
+    ),
+    "LlamaIndex memory": (
+        lambda store, given: asyncio.run(llama_index.LlamaIndexMemoryStore(store).add_messages("s", given)),
+        [{"role": "user", "content": "Hi"}, ChatMessage(role="assistant", content="Hello")],
+    ),
+    "OpenAI Agents": (
+        lambda store, given: asyncio.run(openai_agents.AgentsSession("s", store).add_items(given)),
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    ),
+    "Pydantic AI": (
+        lambda store, given: pydantic_ai.PydanticAIHistory("s", store).append_sync(given),
+        [
+            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+            {"kind": "response", "parts": [{"part_kind": "text", "content": "Hello"}]},
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAKES_DICTS)
+def test_messages_may_be_json_dicts(name: str) -> None:
+    add, given = TAKES_DICTS[name]
+    with HistoryStore("memory://", search="off") as store:
+        wrong: Any
+        for wrong in ([*given, 3], [*given, "text"], "text", 3, {"role": "user", "content": "Hi"}):
+            with pytest.raises(InvalidMessageError):
+                add(store, wrong)
+        assert texts(store) == []
+        add(store, given)
+        assert texts(store) == [("user", "Hi"), ("assistant", "Hello")]

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage
 from agents.extensions.memory.encrypt_session import EncryptedSession
 from agents.memory import OpenAIResponsesCompactionSession, Session, SessionSettings
 from openai.types.responses import ResponseOutputMessage
 
 from redis_history import HistoryRestored, ReasoningPart, TextPart, assistant, tool, tool_result, tool_use, user
-from redis_history.errors import ConfigurationError, InvalidConversationIdError
+from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidMessageError
 from redis_history.integrations.openai_agents import AgentsSession
 from tests.support.servers import until
 
@@ -150,8 +150,11 @@ async def test_the_limit_of_the_settings(async_store: Any) -> None:
     session.session_settings = None
     assert len(await session.get_items()) == 5
     assert AgentsSession("s", async_store).session_settings == SessionSettings()
-    with pytest.raises(ConfigurationError, match="session_settings"):
-        AgentsSession("s", async_store, session_settings={"limit": 2})  # type: ignore[arg-type]
+    assert AgentsSession("s", async_store, session_settings={"limit": 3}).session_settings == SessionSettings(limit=3)
+    wrong: Any
+    for wrong in ({"most": 3}, 7, "limit"):
+        with pytest.raises(ConfigurationError, match="session_settings"):
+            AgentsSession("s", async_store, session_settings=wrong)
     with pytest.raises(InvalidConversationIdError):
         AgentsSession("", async_store)
 
@@ -288,6 +291,60 @@ async def test_automatic_compaction_loses_no_live_reply(async_store: Any) -> Non
         await run_with_compaction(inner, Compacts(half))
         await reply.write(" and half")
     assert [one.text for one in await async_store.get("s")] == ["Earlier", "half and half", "Hi", "Hello."]
+
+
+@pytest.mark.parametrize("kind", [AgentsSession, SQLiteSession])
+async def test_a_replacement_prunes_the_oldest_items(async_store: Any, kind: Any) -> None:
+    for number, (limit, start, old, expected) in enumerate(
+        [
+            (2, 0, 2, []),
+            (2, 1, 2, ["new 0"]),
+            (3, 2, 1, ["new 0", "new 1"]),
+            (4, 1, 3, []),
+        ]
+    ):
+        session = kind(f"s{number}", async_store) if kind is AgentsSession else kind(f"s{number}")
+        items = [said(f"old {at}") for at in range(old)] + [said(f"new {at}") for at in range(4 - old)]
+        await session.add_items(items)
+        snapshot = await session._get_compaction_snapshot(limit, prune_prefix=lambda item: "old" in item["content"])
+        assert await snapshot.replace_suffix(start, [said("in short")])
+        kept = [item["content"] for item in await session.get_items()]
+        assert kept == [*expected, "in short"], number
+        if kind is SQLiteSession:
+            session.close()
+
+
+async def test_a_reply_that_is_pruned_in_part_is_split(async_store: Any) -> None:
+    session = AgentsSession("s", async_store)
+    await session.add_items([*REPLY, said("new")])
+    snapshot = await session._get_compaction_snapshot(1, prune_prefix=lambda item: item.get("type") != "function_call")
+    assert await snapshot.replace_suffix(0, [])
+    assert await session.get_items() == REPLY[2:]
+
+
+async def test_a_subclass_compacts_in_one_change_unless_it_changes_items(async_store: Any) -> None:
+    class Named(AgentsSession):
+        def close(self) -> None:
+            raise NotImplementedError
+
+    class Changes(AgentsSession):
+        async def add_items(self, items: Any, *, wrapper: Any = None) -> None:
+            await super().add_items([{**item, "content": item["content"].upper()} for item in items], wrapper=wrapper)
+
+    for kind, is_atomic in ((Named, True), (Changes, False)):
+        session = kind("s", async_store)
+        await session.add_items([said("a")])
+        assert await session._atomic_replace_items([said("b")]) is is_atomic
+        assert (await session._get_compaction_snapshot(1) is not None) is is_atomic
+
+
+async def test_items_that_are_no_dicts_are_refused(async_store: Any) -> None:
+    session = AgentsSession("s", async_store)
+    wrong: Any
+    for wrong in ([3], ["text"], "text", {"role": "user"}, 3):
+        with pytest.raises(InvalidMessageError, match="items"):
+            await session.add_items(wrong)
+    assert await async_store.get_conversation("s") is None
 
 
 async def test_a_part_of_the_items_is_replaced(async_store: Any) -> None:

@@ -13,6 +13,7 @@ NEEDED = {
     "integrations.mcp_server": ("mcp", "mcp"),
     "integrations.openai_agents": ("agents", "openai-agents"),
     "integrations.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
+    "integrations.strands": ("strands", "strands"),
     "integrations.telemetry": ("opentelemetry", "opentelemetry"),
     "web": ("starlette", "web"),
 }
