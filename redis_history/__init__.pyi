@@ -50,6 +50,7 @@ from redis_history.values import (
     ToolResultPart as ToolResultPart,
     ToolUsePart as ToolUsePart,
     UnknownPart as UnknownPart,
+    Usage as Usage,
     assistant as assistant,
     reasoning as reasoning,
     system as system,

@@ -16,6 +16,7 @@
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
     │   ├── CompactionConflictError             the messages to replace are not those that were summarized
+    │   ├── BudgetExceededError                 the owner of the conversation has used up the budget
     │   ├── RunBusyError                        another run of the conversation is active
     │   └── RunLostError                        the run has expired, or somebody else has taken over
     ├── NotFoundError (also a LookupError)
@@ -48,9 +49,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from redis_history.values.runs import RunInfo
+    from redis_history.values.usage import Budget
 
 __all__ = [
-    "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError", "CapabilityError",
+    "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError",
+    "BudgetExceededError", "CapabilityError",
     "CompactionConflictError", "ConfigurationError", "ConflictError", "ConversationExistsError",
     "ConversationNotFoundError", "CorruptDataError", "DurabilityError", "EmbeddedServerError", "EventLoopError",
     "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
@@ -138,6 +141,15 @@ class ConversationExistsError(ConflictError):
 class CompactionConflictError(ConflictError):
     """The messages in the range are not those that were summarized: some were edited, deleted, inserted or compacted
     in the meantime. Read and summarize them again."""
+
+
+class BudgetExceededError(ConflictError):
+    """The owner of the conversation has used up the budget of the period, or other runs of this owner have reserved the
+    rest of it; nothing was begun. `budget` has the limits, what is used, and when the next period begins."""
+
+    def __init__(self, message: str, *, budget: Budget) -> None:
+        super().__init__(message)
+        self.budget = budget
 
 
 class RunBusyError(ConflictError):

@@ -30,6 +30,7 @@ from redis_history.values.events import ResetReason
 from redis_history.values.message import ForkedFrom
 from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.values.sizes import MEDIA_TOKENS, tiktoken_counter
+from redis_history.values.usage import Budget, Period, UsageGroup
 
 __all__ = [
     "MEDIA_TOKENS",
@@ -44,6 +45,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSubscription",
     "AsyncTurn",
+    "Budget",
     "Capture",
     "Compacted",
     "Compression",
@@ -58,6 +60,7 @@ __all__ = [
     "LeftOutReason",
     "NamespaceSubscription",
     "Part",
+    "Period",
     "Preview",
     "PromptReport",
     "ReduceOptions",
@@ -80,5 +83,6 @@ __all__ = [
     "Summarizer",
     "ToolResultMasking",
     "Turn",
+    "UsageGroup",
     "tiktoken_counter",
 ]

@@ -33,7 +33,7 @@ from redis_history.formats.json_form import to_json
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.search.hits import Highlight, SearchHit
 from redis_history.store.search.text import searchable, shown_text
-from redis_history.values import Conversation, Message, Position, events
+from redis_history.values import Conversation, Message, Position, Usage, events
 from redis_history.values.ids import owner_text
 from redis_history.values.runs import RunInfo
 
@@ -90,7 +90,7 @@ def ls_command(
 def _row(one: Conversation) -> list[str]:
     updated = "" if one.updated_at is None else one.updated_at.isoformat(timespec="seconds")
     owner = "" if one.user_id is None else name(owner_text(one.user_id))
-    counts = [str(one.message_count), str(one.tokens)]
+    counts = [str(one.message_count), str(one.estimated_tokens)]
     return [name(one.conversation_id), one_line(one.title or ""), *counts, updated, owner, name(one.agent_name or "")]
 
 
@@ -190,6 +190,11 @@ def show_command(
         click.echo(f"Only the newest {limit:,} are shown: --limit N, or --all", err=True)
 
 
+def _cost_of(usage: Usage) -> str:
+    cost = f", cost {usage.cost:.10g}" if usage.cost else ""
+    return f"used {usage.input_tokens:,} + {usage.output_tokens:,} tokens{cost}"
+
+
 def _print_record(screen: Console, record: Conversation, run: RunInfo | None) -> None:
     head = Text(name(record.conversation_id), style="bold")
     if record.title:
@@ -197,7 +202,8 @@ def _print_record(screen: Console, record: Conversation, run: RunInfo | None) ->
     screen.print(head)
     facts = [
         counted(record.message_count, "message"),
-        counted(record.tokens, "token"),
+        counted(record.estimated_tokens, "estimated token"),
+        record.usage and _cost_of(record.usage),
         "" if record.user_id is None else f"user {name(owner_text(record.user_id))}",
         record.agent_name and f"agent {name(record.agent_name)}",
         record.updated_at and f"changed {record.updated_at.astimezone():%Y-%m-%d %H:%M}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
+from msgspec.structs import replace
+
 from redis_history import values as model
 from redis_history.errors import InvalidInputError
 from redis_history.formats import _notes
@@ -12,6 +14,7 @@ from redis_history.formats._content import accepted_data_url, file_id, split_dat
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._pairing import pieces_of
 from redis_history.formats._sdk_objects import Places, without
+from redis_history.formats._usage import unwrapped
 from redis_history.values._validation import check_choice
 from redis_history.values.quoting import file_hint
 
@@ -69,8 +72,13 @@ class Format:
         raise NotImplementedError
 
     def from_(self, items: Iterable[Any], *, role: bool = True) -> list[model.Message]:
-        """The messages of items; with `role`, each item must have a role."""
-        return [self.read_message(raw, index) for index, raw in _notes.as_mappings(items, role=role)]
+        """The messages of items; with `role`, each item must have a role. A whole reply of the API is its first
+        message."""
+        items, used = unwrapped(items)
+        found = [self.read_message(raw, index) for index, raw in _notes.as_mappings(items, role=role)]
+        for index, usage in used.items():
+            found[index] = replace(found[index], usage=usage)
+        return found
 
     def to(self, messages: Iterable[model.Message], shape: _notes.Shape, on_loss: OnLoss | None) -> list[_notes.Json]:
         check_choice(shape, "shape", get_args(_notes.Shape), InvalidInputError)

@@ -29,7 +29,7 @@ from redis_history.values.wire import encode_body, from_map, to_map
 def to_json(value: Any) -> Any:
     """All fields of a message, conversation, event or search hit, or the JSON form of another value.
 
-    A message also has `position`, `text`, `is_summary` and estimated `tokens`. Fields of newer versions are left out.
+    A message also has `position`, `text`, `is_summary` and `estimated_tokens`. Fields of newer versions are left out.
     """
     if isinstance(value, UnknownPart):
         return value_to_json(value.data)
@@ -44,7 +44,7 @@ def to_json(value: Any) -> Any:
         fields |= {name: to_json(getattr(value, name)) for name in names if name != "extra"}
         if type(value) is Message:
             fields |= {"position": to_json(value.position), "text": value.text, "is_summary": value.is_summary}
-            fields["tokens"] = message_tokens(value)
+            fields["estimated_tokens"] = message_tokens(value)
         return fields
     if isinstance(value, datetime):
         return _time(value)

@@ -24,6 +24,7 @@ from redis_history.formats._blocks import converted, from_template, templated
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._marks import marked, pair_in
+from redis_history.formats._usage import usage_of
 from redis_history.values import (
     AttachmentPart,
     Message,
@@ -74,7 +75,10 @@ class _LangChain(Format):
             parts = _notes.parts_of_content(content, self.read, f"message {index}", "text or a list")
         if role == "assistant" and isinstance(calls, list):
             parts = _with_copies(parts, tuple(map(self._read_call, calls)))
-        message = Message(role=role, parts=parts)
+        details = data.get("response_metadata")
+        names = [details.get(name) for name in ("model_name", "model")] if isinstance(details, Mapping) else []
+        usage = usage_of(data.get("usage_metadata"), model=next(filter(None, names), None))
+        message = Message(role=role, parts=parts, usage=usage)
         note: _notes.Json = {} if kind == _TYPES[role] else {"type": kind}
         note |= {"list": True} if isinstance(content, list) else {}
         note |= {"loose": True} if _without_old_calls(data) != data else {}

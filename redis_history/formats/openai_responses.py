@@ -25,6 +25,7 @@ from redis_history.formats._blocks import converted
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._sdk_objects import ADDED, PARSED, Places, without
+from redis_history.formats._usage import unwrapped
 from redis_history.values import (
     AttachmentPart,
     Message,
@@ -38,6 +39,7 @@ from redis_history.values import (
 )
 from redis_history.values.pairing import pairing
 from redis_history.values.quoting import file_hint
+from redis_history.values.usage import Usage
 
 _PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")
@@ -80,13 +82,15 @@ class _Responses(Format):
         out: list[Message] = []
         reply: list[Part] = []  # the parts of the assistant message that has begun
         has_message_item = False
+        usage: Usage | None = None  # of it
+        items, used = unwrapped(items)
 
         def end() -> None:
-            nonlocal has_message_item
+            nonlocal has_message_item, usage
             if reply:
-                out.append(Message(role="assistant", parts=tuple(reply)))
+                out.append(Message(role="assistant", parts=tuple(reply), usage=usage))
             reply.clear()
-            has_message_item = False
+            has_message_item, usage = False, None
 
         for index, raw in _notes.as_mappings(items, role=False):
             if not isinstance(raw.get("role"), str) or raw.get("type") not in (None, "message"):
@@ -105,6 +109,9 @@ class _Responses(Format):
             else:
                 end()
                 out.append(self.read_message(raw, index))
+            if index in used and reply:
+                usage = used[index]
+                end()
         end()
         return out
 

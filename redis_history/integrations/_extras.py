@@ -220,6 +220,7 @@ def with_content(stored: Message, new: Message) -> Message:
         provider_meta=new.provider_meta,
         status=new.status,
         participant=participant,
+        usage=new.usage or stored.usage,
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Unpack
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message
+from msgspec.structs import replace
+
+from redis_history import AsyncHistoryStore, HistoryStore, Message, Usage
 from redis_history import values as model
 from redis_history.agents.tools import SearchOptions
 from redis_history.formats import _notes
 from redis_history.formats._blocks import file_of, from_template, parts_of, templated
 from redis_history.formats._content import dump_arguments, parse_arguments, split_data_url
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._usage import usage_of
 from redis_history.integrations._extras import (
     Turns,
     as_messages,
@@ -41,6 +45,8 @@ except ImportError as error:
 __all__ = ["AgentFrameworkHistory", "from_agent_framework", "search_tool", "to_agent_framework"]
 
 _FORM = "agent_framework"
+#: In `after_run`: the message that gets the usage of the run.
+_used: ContextVar[tuple[FrameworkMessage, Usage] | None] = ContextVar("redis_history_used", default=None)
 _ROLES: Mapping[str, model.Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 
 
@@ -97,7 +103,12 @@ class AgentFrameworkHistory(HistoryProvider):
         new = self._turns.unfinished(session_id, given)
         if new is None:
             before = await newest(self._store, checked_id(session_id), len(messages) + 1)
-            new = from_agent_framework(_new(to_agent_framework(before), messages))
+            fresh = _new(to_agent_framework(before), messages)
+            answer, usage = _used.get() or (None, None)
+            new = [
+                replace(one, usage=usage) if given is answer else one
+                for given, one in zip(fresh, from_agent_framework(fresh), strict=True)
+            ]
             new = await self._live.settle(session_id, new)
         await self._turns.append(self._store, session_id, new, given)
 
@@ -107,7 +118,12 @@ class AgentFrameworkHistory(HistoryProvider):
         response = context.response
         for message in () if response is None else response.messages:
             message.author_name = message.author_name or agent.name
-        await super().after_run(agent=agent, context=context, **more)
+        used = None if response is None else _usage_of(response)
+        token = _used.set(used)
+        try:
+            await super().after_run(agent=agent, context=context, **more)
+        finally:
+            _used.reset(token)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]
@@ -153,6 +169,13 @@ def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = 
     """Stored messages as messages of Agent Framework. `on_loss` gets what they cannot represent; None logs it."""
     with Losses(_FORM, on_loss) as losses:
         return [_built(message, losses) for message in messages]
+
+
+def _usage_of(response: Any) -> tuple[FrameworkMessage, Usage] | None:
+    """The last message of the assistant in a response, and the usage of the response."""
+    answers = [message for message in response.messages if str(message.role) == "assistant"]
+    usage = usage_of(getattr(response, "usage_details", None), model=getattr(response, "model_id", None))
+    return None if usage is None or not answers else (answers[-1], usage)
 
 
 def _listed(messages: Sequence[FrameworkMessage]) -> list[FrameworkMessage]:

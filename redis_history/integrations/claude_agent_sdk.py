@@ -21,6 +21,7 @@ from redis_history.values import large
 from redis_history.values._validation import check_owner, missing
 from redis_history.values.ids import check_message_id, new_id
 from redis_history.values.times import from_microseconds, to_microseconds
+from redis_history.values.usage import NOTHING, Numbers, Usage, added, total_of
 
 try:
     from claude_agent_sdk import SessionStore, fold_session_summary
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ClaudeSessionStore"]
 
 _FORM = "claude_agent_sdk"  # of metadata and of provider_meta
+_MOST_ANSWERS = 64  # whose usage is remembered
 _TITLES = ("summary", "aiTitle", "customTitle")  # fields of entries, the best last
 
 
@@ -59,19 +61,26 @@ class ClaudeSessionStore(SessionStore):
         check_owner(user_id, "user_id")
         self._user_id = user_id
         self._turns = _extras.Turns(_FORM, on_loss)
+        #: By conversation and id of an answer of the API: the usage that was counted, of the last ones.
+        self._answers: dict[str, dict[str, Numbers]] = {}
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries, each `uuid` once. Up to 500 entries and 4 MB are one change. If an entry exceeds the maximum
         size of a message, its oversized content is left out."""
         record = self._record(key)
+        answers = dict(self._answers.get(record.conversation_id, {}))
         messages: dict[str, Message] = {}
         time: Any = None
         for entry in entries:
             message = _message(entry)
             # Entries without a time stay behind those before them.
             time = message.timestamp or time
-            messages.setdefault(message.id, replace(message, timestamp=time))
+            if message.id not in messages:
+                messages[message.id] = replace(message, timestamp=time, usage=_share(answers, entry, message.usage))
         await self._append(record, list(messages.values()))
+        self._answers.pop(record.conversation_id, None)
+        self._answers[record.conversation_id] = answers
+        _forget_oldest(self._answers)
         if entries and "subpath" not in key:
             await self._summarize(record, key, entries)
 
@@ -150,6 +159,25 @@ class ClaudeSessionStore(SessionStore):
                     expected_revision=found.revision,
                 )
                 return
+
+
+def _share(answers: dict[str, Numbers], entry: Mapping[str, Any], usage: Usage | None) -> Usage | None:
+    """The part of the usage that this entry adds. The SDK writes an answer of the API as several entries, each with the
+    usage of the whole answer so far. `answers` has what was counted, and gets what is counted now."""
+    said = entry.get("message")
+    answer = said.get("id") if isinstance(said, Mapping) else None
+    if usage is None or not isinstance(answer, str):
+        return usage
+    before = answers.pop(answer, NOTHING)
+    more = added(usage.numbers, before, -1)
+    answers[answer] = added(before, more)
+    _forget_oldest(answers)
+    return replace(total_of(more), model=usage.model) if any(more) else None
+
+
+def _forget_oldest(known: dict[str, Any]) -> None:
+    for oldest in [*known][:-_MOST_ANSWERS]:
+        del known[oldest]
 
 
 def _id(key: Any) -> str:

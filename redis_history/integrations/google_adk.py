@@ -15,6 +15,7 @@ from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
 from redis_history.agents.tools import SearchOptions
 from redis_history.formats import OnLoss, from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
+from redis_history.formats._usage import usage_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies, LiveStream
 from redis_history.values._validation import missing
@@ -378,6 +379,8 @@ def _message(event: Event, *, with_id: bool = True) -> Message:
         parts=base.parts,
         participant=None if author in ("", "user") else Participant("agent", author),
         provider_meta={**base.provider_meta, _KEY: meta},
+        # The parts of an answer that is streamed report the tokens so far.
+        usage=None if event.partial else usage_of(raw.get("usage_metadata"), model=raw.get("model_version")),
     )
 
 

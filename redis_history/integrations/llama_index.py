@@ -31,6 +31,7 @@ from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, quoted, stored_value
 from redis_history.formats._pairing import pieces_of
+from redis_history.formats._usage import usage_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -336,7 +337,9 @@ def from_llama_index(given: ChatMessage) -> Message:
         if isinstance(block, ToolCallBlock):
             dumped["tool_kwargs"] = _extras.plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
-    message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts)
+    kwargs = dump["additional_kwargs"]
+    usage = usage_of(kwargs.get("usage") or kwargs) if isinstance(kwargs, dict) else None
+    message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts, usage=usage)
     # If the parts cannot restore the original exactly, keep the original as well.
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message
+from redis_history import AsyncHistoryStore, HistoryStore, Message, Usage
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import (
     BatchTooLargeError,
@@ -19,11 +19,13 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
+from redis_history.formats._usage import usage_of
 from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part
 from redis_history.values._validation import missing
 from redis_history.values.pairs import without_lone_results
+from redis_history.values.usage import NOTHING, Numbers, added, total_of
 
 try:
     from agents import FunctionTool
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentsSession", "search_tool"]
 
 _MOST_REPLACED = 1000  # messages that one atomic change can replace
+_MOST_RUNS = 16  # whose usage is remembered
 _ITEMS = ("get_items", "add_items", "pop_item", "clear_session")
 _NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 
@@ -75,6 +78,7 @@ class AgentsSession(Session):
         self._on_loss = on_loss
         self._turns = Turns("openai_responses", on_loss)
         self._live = LiveReplies(store, self._turns)
+        self._counted: list[tuple[Any, Numbers]] = []  # the usage of the last runs, and how much of it is counted
 
     async def get_items(
         self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
@@ -105,8 +109,26 @@ class AgentsSession(Session):
         given = _listed(items)
         messages = self._turns.unfinished(self.session_id, given)
         if messages is None:
-            messages = await self._live.settle(self.session_id, from_openai_responses(given))
+            messages = self._with_usage(from_openai_responses(given), wrapper)
+            messages = await self._live.settle(self.session_id, messages)
         await self._turns.append(self._store, self.session_id, messages, given)
+
+    def _with_usage(self, messages: list[Message], wrapper: RunContextWrapper[Any] | None) -> list[Message]:
+        """The messages, the last one of the assistant with the tokens that the run took since the last call."""
+        run = None if wrapper is None else wrapper.usage
+        if run is None:
+            return messages
+        now = _numbers(run)
+        before = next((numbers for known, numbers in self._counted if known is run), None)
+        answers = [at for at, message in enumerate(messages) if message.role == "assistant"]
+        if before is None:  # the first call of a run, perhaps of one that another process began
+            last = _numbers(run.request_usage_entries[-1]) if answers and run.request_usage_entries else NOTHING
+            before = added(now, last, -1)
+        self._counted = [one for one in self._counted if one[0] is not run][-_MOST_RUNS:]
+        self._counted.append((run, now if answers else before))
+        if answers and any(more := added(now, before, -1)):
+            messages[answers[-1]] = replace(messages[answers[-1]], usage=total_of(more))
+        return messages
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
@@ -230,6 +252,10 @@ class AgentsSession(Session):
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
+
+
+def _numbers(usage: Any) -> Numbers:
+    return (usage_of(vars(usage)) or Usage()).numbers
 
 
 def _listed(items: Any) -> list[dict[str, Any]]:

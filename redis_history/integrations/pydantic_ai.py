@@ -36,6 +36,7 @@ from redis_history.formats._losses import Losses
 from redis_history.formats._marks import marked
 from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
+from redis_history.formats._usage import usage_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part, Role
@@ -248,7 +249,8 @@ def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
         role = own
         parts += _parts(raw)
     empty: Role = "assistant" if dump["kind"] == "response" else "user"
-    yield Message(role=role or empty, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {})
+    usage = usage_of(dump.get("usage"), model=dump.get("model_name"))
+    yield Message(role=role or empty, parts=tuple(parts), provider_meta=with_note(_FORM, note) or {}, usage=usage)
 
 
 def _parts(raw: dict[str, Any]) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.formats.json_form import to_json
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync.store import HistoryStore
-from redis_history.store.operations import Append, Changes, ReadChanges
+from redis_history.store.operations import Append, Changes, ReadChanges, UpdateMessage
 from redis_history.values import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.values._validation import check_store, missing
 from redis_history.values.events import MessagesAppended, Reset
@@ -59,6 +59,9 @@ def instrument(
     appended, and `gen_ai.memory.query.text`, the query of a search. Metrics: `db.client.operation.duration`,
     in seconds, `redis_history.messages.appended`, `redis_history.events.read`, `redis_history.events.resets`, and
     `redis_history.events.lag`, the seconds from the time of the newest message of an event until a subscriber read it.
+    When a message with `usage` is appended, or a reply with usage ends, `gen_ai.client.token.usage` has its tokens, by
+    `gen_ai.token.type` (input, output) and `gen_ai.response.model`, and `redis_history.cost` its cost. `store.usage`
+    has the exact totals.
 
     Raises ConfigurationError for a store that is instrumented already.
     """
@@ -122,6 +125,8 @@ class _Report:
         self._events = meter.create_counter("redis_history.events.read", "{event}")
         self._resets = meter.create_counter("redis_history.events.resets", "{reset}")
         self._lag = meter.create_histogram("redis_history.events.lag", "s")
+        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}")
+        self._cost = meter.create_counter("redis_history.cost")
         self._always = {"db.system.name": "redis", "db.namespace": namespace}
 
     @contextmanager
@@ -161,6 +166,13 @@ class _Report:
     def _count(self, op: Any, outcome: Any) -> Any:
         if isinstance(op, Append):
             self._appended.add(sum(not one.duplicate for one in outcome), self._always)
+            for one in outcome:
+                if not one.duplicate:
+                    self._used(one.message)
+        elif isinstance(op, UpdateMessage):
+            # The end of a reply; other edits rarely change the usage, and the message before is not known here.
+            if outcome is not None and op.reply is not None:
+                self._used(outcome.message)
         elif isinstance(op, ReadChanges) and isinstance(outcome, Changes):
             now = datetime.now(UTC)
             for event in outcome.events:
@@ -170,3 +182,16 @@ class _Report:
                 elif isinstance(event, MessagesAppended) and event.messages and event.messages[-1].timestamp:
                     self._lag.record(max((now - event.messages[-1].timestamp).total_seconds(), 0.0))
         return outcome
+
+    def _used(self, message: Message) -> None:
+        usage = message.usage
+        if usage is None:
+            return
+        labels = {"gen_ai.operation.name": "chat"}
+        if usage.model is not None:
+            labels["gen_ai.response.model"] = usage.model
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if count:
+                self._tokens.record(count, {**labels, "gen_ai.token.type": kind})
+        if usage.cost:
+            self._cost.add(usage.cost, labels)

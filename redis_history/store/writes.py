@@ -13,6 +13,7 @@ from redis_history.values._validation import check_integer
 from redis_history.values.pairs import marks
 from redis_history.values.sizes import count_characters, estimate_tokens
 from redis_history.values.times import to_microseconds
+from redis_history.values.usage import pack_usage
 from redis_history.values.wire import COMPRESSED, FREE_FORM, compress_body, encode, placed
 
 #: "run": one agent works on the conversation. "compressor": one compressor works on it. They do not exclude each other.
@@ -69,8 +70,8 @@ ANY = Precondition()
 
 class Entry(Struct, frozen=True):
     """A message to store: its `body` and `flags` (see `values.wire`), `timestamp` (µs; None: the server's clock),
-    `characters` and `tokens` for the totals, and `tools`, the marks of its tool calls and results
-    (`values.pairs.marks`)."""
+    `characters` and `tokens` for the totals, `tools`, the marks of its tool calls and results
+    (`values.pairs.marks`), and `usage`, which totals count (`values.usage.pack_usage`)."""
 
     message: Message
     body: bytes
@@ -79,6 +80,7 @@ class Entry(Struct, frozen=True):
     characters: int
     tokens: int
     tools: bytes = b""
+    usage: bytes = b""
 
     @classmethod
     def of(cls, message: Message, *, live: bool = False) -> Entry:
@@ -89,7 +91,8 @@ class Entry(Struct, frozen=True):
         timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
         characters = count_characters(message)
         tools = marks(message) if flags & FREE_FORM else b""
-        return cls(message, body, flags, timestamp, characters, estimate_tokens(characters), tools)
+        usage = b"" if message.usage is None else pack_usage(message.usage)
+        return cls(message, body, flags, timestamp, characters, estimate_tokens(characters), tools, usage)
 
     def packed(self, *, zstd: bool) -> tuple[int, bytes]:
         """Its flags and its body, compressed if the store does that and it becomes smaller."""

@@ -23,6 +23,7 @@ from redis_history.values.parts import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.values.usage import Usage
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -43,6 +44,7 @@ __all__ = [
     "ToolResultPart",
     "ToolUsePart",
     "UnknownPart",
+    "Usage",
     "assistant",
     "reasoning",
     "system",

@@ -11,6 +11,7 @@ from msgspec import Struct
 from redis_history.values.message import Message, Metadata, Participant, Role, Scope, Source, Status
 from redis_history.values.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.values.times import Instant
+from redis_history.values.usage import Usage
 
 Content = str | Part | Iterable["str | Part"]
 
@@ -52,6 +53,7 @@ class MessageFields(TypedDict, total=False):
     trace_id: str | None
     provider_meta: dict[str, Any]
     status: Status
+    usage: Usage | Mapping[str, Any] | None
     extra: dict[str, Any] | None
 
 

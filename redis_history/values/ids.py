@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
 import time
 from typing import Final
 
+import msgspec
 import orjson
 
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
@@ -89,3 +91,8 @@ def owner_text(owner: int | str) -> str:
     if isinstance(owner, int) or owner_of(owner) == owner:
         return str(owner)
     return orjson.dumps(owner).decode()
+
+
+def digest_of(owner: int | str) -> bytes:
+    """The name of an owner, an agent or a forked conversation in keys, of 40 bytes."""
+    return hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()

@@ -81,6 +81,7 @@ def fitted(message: Message, *, whole: bool = False) -> Fitted:
             sources=(),
             extra=None,
             provider_meta={_CONTINUES: message.id},
+            usage=None,
         )
         for number, piece in enumerate(rest, 2)
     ]

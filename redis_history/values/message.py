@@ -26,6 +26,7 @@ from redis_history.values.parts import (
     UnknownPart,
 )
 from redis_history.values.times import Instant, from_microseconds, to_microseconds
+from redis_history.values.usage import Usage
 
 #: The stored form of messages. Fields that are added later, at the end, do not change the form: readers ignore them.
 SCHEMA_VERSION = 2
@@ -156,6 +157,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `status`: "complete", "streaming" while `store.stream` writes it, "interrupted" if that did not come to its end,
       or "stopped" if its run was stopped.
     - `sequence`: the arrival number within the conversation, from 1. The store sets it.
+    - `usage`: the `Usage` of the answer, or a dict of its fields, which totals count once for each message id.
     - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
@@ -168,7 +170,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
 
     schema_version: ClassVar[int] = SCHEMA_VERSION
 
-    # The order is that of the stored array. New fields go into `extra` by name, so that older versions keep them.
+    # The order is that of the stored array. Older versions ignore what is behind `extra`.
     sequence: _Sequence = None
     timestamp: _Timestamp = None
     id: _Id = msgspec.field(default_factory=new_id)
@@ -182,6 +184,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     provider_meta: dict[str, Any] = _EMPTY
     status: Status = "complete"
     extra: dict[str, Any] | None = None
+    usage: Usage | None = None
 
     @property
     def text(self) -> str:
@@ -249,6 +252,8 @@ def _check(message: Message) -> None:
         _refuse(message.trace_id, "trace_id", "None or a str")
     if message.extra is not None and not isinstance(message.extra, dict):
         _refuse(message.extra, "extra", "None or a dict")
+    if message.usage is not None:
+        force_setattr(message, "usage", Usage.of(message.usage))
 
 
 def _check_sources(message: Message) -> None:
@@ -323,10 +328,11 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
     The caller sets the first six fields: `conversation_id`, the owner `user_id`, `agent_name`, `title`, `metadata` (a
     dict of JSON values) and `auditing_id`. `user_id` and `auditing_id` are text or an integer of 64 bits: 1 and "1" are
-    different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
-    `tokens` of the messages, `created_at`, `updated_at` (the last change), `first_message_at` and
-    `last_message_at` (the earliest and latest time of a message since the last `clear` or `restore`, so the dates of an
-    import are those of the conversation), `revision`, `forked_from` of a fork, `schema_version`.
+    different owners. The store sets the other fields with each change: `message_count`, `characters` and
+    `estimated_tokens` of the messages (a quarter of the characters of each), `created_at`, `updated_at` (the last
+    change), `first_message_at` and `last_message_at` (the earliest and latest time of a message since the last `clear`
+    or `restore`, so the dates of an import are those of the conversation), `revision`, `forked_from` of a fork,
+    `schema_version`, and `usage` (the sum of its messages, also of those that were removed; None without any).
     """
 
     conversation_id: str
@@ -337,7 +343,7 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     auditing_id: int | str | None = None
     message_count: int = 0
     characters: int = 0
-    tokens: int = 0
+    estimated_tokens: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
     first_message_at: datetime | None = None
@@ -345,6 +351,7 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     revision: int = 0
     forked_from: ForkedFrom | None = None
     schema_version: int = 1
+    usage: Usage | None = None
 
 
 #: The fields that the caller sets and may change.

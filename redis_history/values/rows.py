@@ -14,16 +14,18 @@ import msgspec
 
 from redis_history.values.message import Message, Participant, Source
 from redis_history.values.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
+from redis_history.values.usage import Usage
 
 #: The order of a message's fields in maps.
 NAMES: Final = (
     *("id", "role", "parts", "participant", "timestamp", "scope", "metadata", "sources", "trace_id", "provider_meta"),
     "sequence",
     "status",
+    "usage",
 )
 _AT = {name: place for place, name in enumerate(Message.__struct_fields__)}
 #: The fields that hold structs.
-_PARTS, _PARTICIPANT, _SOURCES = _AT["parts"], _AT["participant"], _AT["sources"]
+_PARTS, _PARTICIPANT, _SOURCES, _USAGE = _AT["parts"], _AT["participant"], _AT["sources"], _AT["usage"]
 _PATH = re.compile(r"`\$((?:\[[0-9]+\])+)")
 
 
@@ -35,8 +37,11 @@ def _defaults(kind: type[OpenStruct]) -> list[Any]:
     return [[] if default == () else default for default in made]  # as in a row
 
 
-_KINDS: tuple[type[OpenStruct], ...] = (*PART_TYPES.values(), Participant, Source, Message)
+_KINDS: tuple[type[OpenStruct], ...] = (*PART_TYPES.values(), Participant, Source, Usage, Message)
 _DEFAULTS = {kind: _defaults(kind) for kind in _KINDS}
+_EXTRA = {kind: kind.__struct_fields__.index("extra") for kind in _KINDS}
+#: The names of the fields without `extra`.
+OWN_FIELDS: Final = {kind: tuple(name for name in kind.__struct_fields__ if name != "extra") for kind in _KINDS}
 _TAGS = {kind: kind.__struct_config__.tag for kind in _KINDS}
 
 
@@ -54,8 +59,11 @@ def row_of(struct: OpenStruct) -> list[Any]:
         row[_SOURCES] = [row_of(source) for source in row[_SOURCES]]
         if row[_PARTICIPANT] is not None:
             row[_PARTICIPANT] = row_of(row[_PARTICIPANT])
-    if row[-1] is not None:
-        _check_extra(row[-1], kind)
+        if row[_USAGE] is not None:
+            row[_USAGE] = row_of(row[_USAGE])
+    extra = row[_EXTRA[kind]]
+    if extra is not None:
+        _check_extra(extra, kind)
     defaults = _DEFAULTS[kind]
     while row and row[-1] == defaults[len(row) - 1] and type(row[-1]) in (type(defaults[len(row) - 1]), dict):
         row.pop()
@@ -66,7 +74,7 @@ def row_of(struct: OpenStruct) -> list[Any]:
 def _check_extra(extra: Any, kind: type[OpenStruct]) -> None:
     if not isinstance(extra, dict) or not all(isinstance(name, str) for name in extra):
         raise TypeError("extra is a map of unknown fields")
-    own = {*kind.__struct_fields__[:-1]} | ({"type"} if _TAGS[kind] else set())
+    own = {*OWN_FIELDS[kind]} | ({"type"} if _TAGS[kind] else set())
     if taken := sorted(own & extra.keys()):
         raise TypeError(f"extra has {', '.join(taken)}, which is a field of its own")
 
@@ -96,9 +104,9 @@ def map_of(struct: Any, names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         value = getattr(struct, name)
         if isinstance(value, tuple):
-            value = [map_of(item, type(item).__struct_fields__[:-1]) for item in value]
+            value = [map_of(item, OWN_FIELDS.get(type(item), ())) for item in value]
         elif isinstance(value, OpenStruct):
-            value = map_of(value, value.__struct_fields__[:-1])
+            value = map_of(value, OWN_FIELDS[type(value)])
         if value != defaults[name] or (type(value) is not type(defaults[name]) and type(value) is not dict):
             fields[name] = value
     if struct.extra is not None:
@@ -132,6 +140,8 @@ def known_fields(fields: Any) -> dict[str, Any]:
         known["participant"] = _struct(known["participant"], Participant)
     if known.get("sources") is not None:
         known["sources"] = tuple(_struct(source, Source) for source in known["sources"])
+    if known.get("usage") is not None:
+        known["usage"] = _struct(known["usage"], Usage)
     return known
 
 
@@ -151,6 +161,6 @@ def _struct(fields: Any, kind: Callable[..., Any], ignored: str = "") -> Any:
 def _arguments(fields: Any, kind: Any, ignored: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise TypeError(f"a {kind.__name__} is a map")
-    names = kind.__struct_fields__[:-1]
+    names = OWN_FIELDS[kind]
     extra = {name: value for name, value in fields.items() if name not in names and name != ignored}
     return {**{name: fields[name] for name in names if name in fields}, "extra": extra or None}

@@ -26,6 +26,7 @@ from redis_history.values.notes import without_stale_notes
 from redis_history.values.parts import TextPart
 from redis_history.values.rows import NAMES, known_fields, map_of, name_fields, row_of
 from redis_history.values.times import from_microseconds as from_microseconds  # for custom backends
+from redis_history.values.usage import Usage
 
 #: Enough that two different bodies under one id never look equal by chance.
 DIGEST_BYTES: Final = 16
@@ -68,6 +69,8 @@ def _free_form(message: Message) -> int:
     author = message.participant
     if message.metadata or message.sources or message.provider_meta or message.extra is not None:
         return FREE_FORM
+    if message.usage is not None and message.usage.extra is not None:
+        return FREE_FORM
     return FREE_FORM if author is not None and (type(author) is not Participant or author.extra is not None) else 0
 
 
@@ -108,6 +111,10 @@ def encode(message: Message) -> tuple[bytes, int]:
 def _checked_body(message: Message) -> tuple[bytes, int]:
     if type(message.parts) is not tuple or type(message.sources) is not tuple:
         raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
+    if message.usage is not None:
+        if type(message.usage) is not Usage:
+            raise TypeError("usage is a Usage; msgspec.structs.replace converts nothing: usage=Usage(1200, 80)")
+        Usage.of(message.usage)
     message = without_stale_notes(message)
     flags = _free_form(message) | (STREAMING if message.status == "streaming" else 0)
     if flags or len(message.id) > _SHORT_ID:
@@ -153,6 +160,8 @@ def _plain_row(message: Message) -> list[Any] | None:
     if message.participant is not None or message.scope is not None or message.trace_id is not None:
         return None
     if message.metadata != {} or message.sources != () or message.provider_meta != {} or message.extra is not None:
+        return None
+    if message.usage is not None:
         return None
     if message.status != "complete" or message.role not in _ROLES or type(message.parts) is not tuple:
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -18,9 +19,10 @@ from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import Append, Preview, ReadConversation, ReadPage, ReadTogether
 from redis_history.store.operations.listing import FIRST_MESSAGES
 from redis_history.store.search.hits import SearchHits
-from redis_history.values import Conversation, Message, Position
+from redis_history.values import Conversation, Message, Position, Usage
 from redis_history.values.ids import owner_of
 from redis_history.values.times import to_microseconds
+from redis_history.values.usage import UsageGroup
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import conversation_shape, hit_shape, message_preview, message_shape, run_shape
 
@@ -291,6 +293,31 @@ async def pin(view: LiveView, request: ApiRequest) -> Response:
 async def erase(view: LiveView, request: ApiRequest) -> Response:
     """Remove all conversations of an owner. If the connection ends before, the same request continues."""
     return answer({"conversations": await view.store.erase_user(owner_of(request.path["user"]))})
+
+
+async def usage(view: LiveView, request: ApiRequest) -> Response:
+    user_id, by = request.text("user_id"), request.text("by") or "day"
+    owner = None if user_id is None else owner_of(user_id)
+    days = {name: _day(request, name) for name in ("since", "until")}
+    if by not in get_args(UsageGroup):
+        raise bad_input(f"by must be day or agent, not {by[:20]!r}")
+    chosen: dict[str, Any] = {"user_id": owner, "agent_name": request.text("agent_name"), **days}
+    groups = await view.store.usage_by(cast(UsageGroup, by), **chosen)
+    shape = {
+        "usage": sum(groups.values(), Usage()),
+        "groups": [{"name": name, "usage": one} for name, one in groups.items()],
+    }
+    return answer(shape if owner is None else shape | {"budget": await view.store.get_budget(owner)})
+
+
+def _day(request: ApiRequest, name: str) -> date | None:
+    text = request.text(name)
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise bad_input(f"{name} must be a day such as 2026-01-31, not {text[:20]!r}") from error
 
 
 async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from types import FrameType
@@ -88,6 +90,8 @@ def failure(error: Exception, place: str) -> Response:
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}.get(error.status_code, "refused")
         return problem(error.status_code, code, error.detail, error.headers)
+    if isinstance(error, errors.BudgetExceededError):
+        return _used_up(error.budget.resets_at)
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return problem(status, code, str(error))
@@ -101,6 +105,15 @@ def failure(error: Exception, place: str) -> Response:
     if not isinstance(error, errors.RedisHistoryError):
         _logger.error("%s failed", place, exc_info=error)
     return problem(500, "failed", "an internal error; see the log of the application")
+
+
+def _used_up(resets_at: datetime | None) -> Response:
+    """The response to a user without a budget. Not 429: several clients repeat such requests within seconds."""
+    if resets_at is None:
+        return problem(402, "budget_exceeded", "the budget is used up")
+    wait = max(1, math.ceil((resets_at - datetime.now(UTC)).total_seconds()))
+    detail = f"the budget is used up until {resets_at:%Y-%m-%d %H:%M} UTC"
+    return problem(402, "budget_exceeded", detail, {"Retry-After": str(wait)})
 
 
 class ApiRequest:

@@ -17,12 +17,15 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "count?": {"type": ["integer", "null"]},
     "integer": {"type": "integer"},
     "number": {"type": "number"},
+    "number?": {"type": ["number", "null"]},
     "boolean": {"type": "boolean"},
     "object": {"type": "object"},
     "object?": {"type": ["object", "null"]},
     "flag": {"type": "string", "enum": ["1", "0"]},
     "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
     "position": {"type": "string", "description": "`microseconds.sequence`"},
+    "day": {"type": "string", "format": "date", "description": "a day in UTC"},
+    "group": {"type": "string", "enum": ["day", "agent"]},
     "page": {"type": "string", "description": "`next` of the page before"},
     "cursor": {"type": "string", "description": "a cursor"},
     "owner": {"type": ["string", "integer", "null"]},
@@ -65,7 +68,8 @@ _SCHEMAS: Final = {
     "Problem": _object("type title status:integer detail code"),
     "Status": _object("version namespace address? read_only:boolean capabilities:object summary_prefix"),
     "Conversation": _object(
-        "id title? user_id:owner agent_name? auditing_id:owner message_count:count characters:count tokens:count "
+        "id title? user_id:owner agent_name? auditing_id:owner message_count:count characters:count "
+        "estimated_tokens:count usage:Usage? "
         "created_at? updated_at? first_message_at? last_message_at? revision:count metadata:object forked_from:Origin?",
         "cursor last:object? label metadata_cut:count",
     ),
@@ -74,9 +78,15 @@ _SCHEMAS: Final = {
     "Part": _object("type", "cut:count", description="a part; of an unknown one, its `data`"),
     "Participant": _object("kind id", "display_name?"),
     "Message": _object(
-        "id role:role parts:[Part] position? text is_summary:boolean tokens:count timestamp? metadata:object "
-        "participant:Participant? scope? trace_id? sequence:count? sources:[object] status:status",
+        "id role:role parts:[Part] position? text is_summary:boolean estimated_tokens:count timestamp? metadata:object "
+        "participant:Participant? scope? trace_id? sequence:count? sources:[object] status:status usage:Usage?",
         "metadata_cut:count sources_cut:count reply:Reply",
+    ),
+    "Usage": _object("input_tokens:count output_tokens:count cached_tokens:count cost:number model?"),
+    "Totals": _object("usage:Usage groups:[Group]", "budget:Budget?"),
+    "Group": _object("name usage:Usage"),
+    "Budget": _object(
+        "user_id:owner tokens:count? cost:number? period used:Usage running:count resets_at? exhausted:boolean"
     ),
     "Reply": _object("", "model input_tokens:count output_tokens:count cost:number"),
     "Conversations": _object("conversations:[Conversation] next? total:count?"),
@@ -98,7 +108,7 @@ _SCHEMAS: Final = {
 }
 _PARAMETERS: Final = _fields(
     "conversation message user limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
-    "since:position first:flag include_archived:flag after:cursor q role:role participant tool"
+    "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool"
 )
 _BODY: Final = _fields("text id role:role participant:Participant title? run_id? reason? through? pinned:boolean")
 

@@ -110,8 +110,10 @@ def parts_shape(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def _facts_of_reply(message: Message) -> dict[str, Any]:
-    """The model, tokens and cost of a model's reply, wherever a provider or a program has put them."""
+    """The model, tokens and cost of a model's reply: its usage, or wherever a provider or a program has put them."""
     facts: dict[str, Any] = {}
+    if message.usage is not None:
+        facts = {name: value for name in _REPLY if (value := getattr(message.usage, name))}
     level: list[Any] = [*message.metadata.values(), *message.provider_meta.values(), message.metadata]
     for _ in range(_LEVELS):
         objects = [value for value in level if isinstance(value, dict)][:_OBJECTS]

@@ -24,10 +24,11 @@ from redis_history.web._origins import Callers
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
 #: participant, for trusted services. "fork": copy it to a new conversation. "pin": pin a message. "stop": stop the run
 #: of the agent that works on it. "rename": change its title. "delete": delete messages or the conversation, or replace
-#: a summary with its original messages. "erase": delete all conversations of a user.
-Action = Literal["list", "read", "append", "append_as", "fork", "pin", "stop", "rename", "delete", "erase"]
-#: `authorize(request, conversation_id, action)` returns whether to allow the action. The id is None for "list" and
-#: "erase".
+#: a summary with its original messages. "erase": delete all conversations of a user. "usage": read the totals of tokens
+#: and cost, and budgets, of all users.
+Action = Literal["list", "read", "append", "append_as", "fork", "pin", "stop", "rename", "delete", "erase", "usage"]
+#: `authorize(request, conversation_id, action)` returns whether to allow the action. The id is None for "list", "erase"
+#: and "usage".
 Authorize = Callable[[Request, str | None, Action], bool | Awaitable[bool]]
 #: `participant(request)` returns the signed-in user, the author of appended messages; None: an author without a name.
 SignedIn = Callable[[Request], Participant | Awaitable[Participant | None] | None]

@@ -23,6 +23,7 @@ from redis_history.errors import MessageNotFoundError, RedisHistoryError, RunSto
 from redis_history.store._async.runs import AsyncRun
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import LeaveRun
+from redis_history.store.operations.usage import check_budget
 from redis_history.values import Message, Participant, Position
 from redis_history.values._validation import (
     check_choice,
@@ -222,6 +223,8 @@ class ChatEndpoints(Guarded):
         copied = None if kept is not None else await self._copied(asked, active)
         if not copied:
             await self._check_room(asked, kept, active, user)
+            owner = None if user is None else user.id
+            await self._store._steps(check_budget(owner if record is None else record.user_id))
         if kept is not None:
             if active is not None and active.is_active:  # the answer that is being written is replaced, too
                 await rights.ask(chat, "stop")

@@ -320,6 +320,7 @@ _MESSAGE: Final = f"{_MESSAGES}/{{message}}"
 _LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last")
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
 _SEARCH: Final = ("conversation", "q", "limit", "role", "participant", "tool", "since", "before")
+_USAGE: Final = ("user_id", "agent_name", "since", "until", "by")
 
 API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/openapi.json": {"GET": Endpoint(openapi, "list", "Any")},
@@ -346,6 +347,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
     f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
     "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
+    "/v1/usage": {"GET": Endpoint(_endpoints.usage, "usage", "Totals", _USAGE)},
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }

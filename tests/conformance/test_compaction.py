@@ -34,7 +34,7 @@ async def _filled(store: Any, names: str = "abcdef", **fields: Any) -> list[Mess
 
 async def _totals(store: Any, name: str = "c") -> tuple[int, int, int]:
     found = await store.get_conversation(name)
-    return found.message_count, found.characters, found.tokens
+    return found.message_count, found.characters, found.estimated_tokens
 
 
 async def _expected_totals(store: Any, name: str = "c") -> tuple[int, int, int]:

@@ -136,7 +136,7 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
     assert (stats.compressed, stats.failed) == (1, 0)
     live = await store.get("c")
     assert len(live) <= bounds.get("max_messages", len(live))
-    assert (await store.get_conversation("c")).tokens <= bounds.get("max_tokens", 10**9)
+    assert (await store.get_conversation("c")).estimated_tokens <= bounds.get("max_tokens", 10**9)
     assert [message.id for message in live[-4:]] == ["now1", "now2", "now3", "now4"]
     if "older_than" in bounds:
         assert [message.is_summary for message in live] == [False, True, *[False] * 4]
@@ -150,7 +150,7 @@ async def test_a_summary_that_is_too_long_is_asked_for_again_of_more(store: Any)
         given.append(len(messages))
         return "word " * 160  # 200 tokens
 
-    bound = (await store.get_conversation("c")).tokens - 60
+    bound = (await store.get_conversation("c")).estimated_tokens - 60
     progress: list[CompressionProgress] = []
     options = {"max_messages": None, "max_tokens": bound, "target": 1}
     stats = await compressor_of(store, long, progress, **options).run_once()
@@ -158,7 +158,7 @@ async def test_a_summary_that_is_too_long_is_asked_for_again_of_more(store: Any)
     assert len(given) == 2
     assert given[0] < given[1] == stats.messages
     assert [one.kind for one in progress] == ["started", "compressed"]
-    assert (await store.get_conversation("c")).tokens <= bound
+    assert (await store.get_conversation("c")).estimated_tokens <= bound
 
 
 async def test_appends_while_the_summarizer_thinks_stay(store: Any, stores: Stores) -> None:

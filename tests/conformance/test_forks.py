@@ -39,7 +39,16 @@ async def test_a_fork_has_the_messages_and_the_record(store: Any) -> None:
     assert made == await store.get_conversation("d")
     origin = made.forked_from
     assert (origin.conversation_id, origin.revision, origin.message_id) == ("c", source.revision, "f")
-    same = ("user_id", "agent_name", "title", "metadata", "auditing_id", "message_count", "characters", "tokens")
+    same = (
+        "user_id",
+        "agent_name",
+        "title",
+        "metadata",
+        "auditing_id",
+        "message_count",
+        "characters",
+        "estimated_tokens",
+    )
     same += ("first_message_at", "last_message_at")  # type: ignore[assignment]
     assert [getattr(made, name) for name in same] == [getattr(source, name) for name in same]
     assert made.created_at > source.created_at

@@ -39,7 +39,7 @@ async def test_the_oldest_messages_are_removed_in_the_same_change(stores: Any) -
     assert [event.removed_ids for event in events] == [()] * 5 + [("0",), ("1",), ("2",)]
     assert [event.revision for event in events] == list(range(1, 9))
     conversation = await store.get_conversation("c")
-    assert (conversation.message_count, conversation.characters, conversation.tokens) == (5, 5, 5)
+    assert (conversation.message_count, conversation.characters, conversation.estimated_tokens) == (5, 5, 5)
     assert await store.get_message("c", "0") is None
     assert not (await store.append("c", user("0", id="0"))).duplicate
 

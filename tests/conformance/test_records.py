@@ -24,7 +24,7 @@ async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
     assert created == await store.get_conversation("c")
     assert {name: getattr(created, name) for name in RECORD} == RECORD
     assert created.metadata == {"tags": ["x"], "n": None}
-    assert (created.message_count, created.characters, created.tokens, created.revision) == (0, 0, 0, 1)
+    assert (created.message_count, created.characters, created.estimated_tokens, created.revision) == (0, 0, 0, 1)
     assert created.created_at == created.updated_at
     assert abs(created.created_at - datetime.now(UTC)) < timedelta(minutes=5)
     assert await store.get("c") == []
@@ -37,18 +37,18 @@ async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
     created = await store.create_conversation(Conversation("c"))
     await store.append_many("c", [user("1234567", id="a"), assistant("12", tool_use("1", "name", {"k": 1}), id="b")])
     now = await store.get_conversation("c")
-    assert (now.message_count, now.characters, now.tokens) == (2, 20, 2 + 4)
+    assert (now.message_count, now.characters, now.estimated_tokens) == (2, 20, 2 + 4)
     assert now.created_at == created.created_at
     assert now.updated_at > created.updated_at
     await store.update_message("c", user("123", id="a"))
     after = await store.get_conversation("c")
-    assert (after.message_count, after.characters, after.tokens) == (2, 16, 1 + 4)
+    assert (after.message_count, after.characters, after.estimated_tokens) == (2, 16, 1 + 4)
     assert after.updated_at > now.updated_at
     await store.append("c", user("123", id="a"))
     assert await store.get_conversation("c") == after, "a duplicate is no change"
     await store.delete_messages("c", ["b"])
     last = await store.get_conversation("c")
-    assert (last.message_count, last.characters, last.tokens, last.revision) == (1, 3, 1, 4)
+    assert (last.message_count, last.characters, last.estimated_tokens, last.revision) == (1, 3, 1, 4)
 
 
 @pytest.mark.smoke
@@ -68,11 +68,11 @@ async def test_totals_are_the_sizes_of_the_messages(store: Any) -> None:
     async def check() -> None:
         record, stored = await store.get_conversation("c"), await store.get("c")
         assert record.characters == sum(map(count_characters, stored))
-        assert record.tokens == sum(map(message_tokens, stored)) < 45_000
+        assert record.estimated_tokens == sum(map(message_tokens, stored)) < 45_000
 
     await store.append_many("c", said)
     await check()
-    assert (await store.get_conversation("c")).tokens > 20_000, "the text of the opaque part counts"
+    assert (await store.get_conversation("c")).estimated_tokens > 20_000, "the text of the opaque part counts"
     await store.update_message("c", user(item, id="a"))
     await check()
     await store.compact("c", through="t", summary="They looked.")

@@ -79,7 +79,7 @@ async def test_clear_keeps_the_conversation(store: Any) -> None:
     again = await store.append("c", user("other", id="a"), must_exist=True)
     assert (again.revision, again.message.sequence, again.duplicate) == (3, 4, False)
     conversation = await store.get_conversation("c")
-    assert (conversation.message_count, conversation.characters, conversation.tokens) == (1, 5, 2)
+    assert (conversation.message_count, conversation.characters, conversation.estimated_tokens) == (1, 5, 2)
 
 
 @pytest.mark.smoke

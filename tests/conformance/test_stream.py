@@ -415,7 +415,7 @@ async def test_what_a_reply_cannot_hold_is_refused_alone(store: Any) -> None:
     [stored] = await store.get("c")
     assert (stored.status, stored.text) == ("complete", f"Before. {'word ' * 20_000}After.")
     record = await store.get_conversation("c")
-    assert (record.characters, record.tokens) == (len(stored.text), message_tokens(stored))
+    assert (record.characters, record.estimated_tokens) == (len(stored.text), message_tokens(stored))
 
 
 async def test_a_reply_can_be_as_large_as_a_message(store: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import Conversation, HistoryStore, Participant, tool_use, user
+from redis_history import Conversation, HistoryStore, Participant, Usage, assistant, tool_use, user
 from redis_history.store.operations import Clear, TakeRun
 from redis_history.store.operations.base import Call, Settings
 from redis_history.store.operations.keys import Keyspace
@@ -32,7 +32,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
-                name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
+                name = re.sub(r":([uvpb]):[0-9a-f]{40}$", r":\1:<digest>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
@@ -49,6 +49,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
             look()
         assert len(found) == 7
         store.update_conversation("a b", user_id=1, agent_name="a")
+        store.append("a b", assistant("x", usage=Usage(1)))
+        store.set_budget(1, tokens=7)
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
@@ -105,7 +107,7 @@ def test_the_fields_of_the_state(server: RealServer, namespace: str) -> None:
     record = {"user_id": "u", "agent_name": "a", "title": "t", "auditing_id": "d", "metadata": {"m": 1}}
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         store.create_conversation(Conversation("c", **record))
-        store.append_many("c", [user("x", id=name) for name in "abc"])
+        store.append_many("c", [user("x", id=name, usage=Usage(1)) for name in "abc"])
         store._backend.execute(TakeRun("c", (("1", None),), False))
         store._backend.execute(TakeRun("c", (("2", None),), True))
         store._backend.execute(TakeRun("c", (("3", None),), False, 30, "compressor"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from redis_history import Compressor, Conversation, HistoryStore, user
+from redis_history import Compressor, Conversation, HistoryStore, Usage, user
 from redis_history.cli.doctor.rights import RIGHTS, ROLES, Role, acl_line
 from redis_history.errors import BackendRefusedError
 from redis_history.integrations.importers import export_messages
@@ -98,6 +98,8 @@ def reads(site: Site, role: str) -> None:
         assert store.list_conversations(user_id=7) == []
         assert store.get_conversation("c") is not None
         assert store.get_run("c") is None
+        assert store.usage(user_id=7) == Usage()
+        assert store.usage_by("day") == {}
         assert export_messages(store, site.server.folder / "exported").messages == 6
         assert store.capabilities.backend in ("redis", "valkey")
 

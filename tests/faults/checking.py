@@ -180,6 +180,9 @@ class _Timeline:
                 f"but it is {state.title!r} and {len(state.live)}"
             )
 
+        if self._state.exists and tuple(final.usage) != state.usage:
+            self._problems.append(f"in the end its usage is {final.usage}, but a recount gives {state.usage}")
+
     def _waiting(self) -> list[_Waiting]:
         """The tests of states, in the order of the first state that may be meant."""
         acknowledged = sorted((maker.responded, at) for at, maker in enumerate(self._makers, 1))

@@ -26,6 +26,7 @@ from redis_history import (
     RedisHistory,
     RetryPolicy,
     RunChanged,
+    Usage,
     assistant,
     compression,
     system,
@@ -221,12 +222,12 @@ class Writer:
         self._number += 1
         return f"w{self._settings.name}x{self._settings.life}x{self._number}"
 
-    def _message(self) -> Message:
+    def _message(self, name: str = "") -> Message:
         word = self._word()
         make = self._random.choice([user, user, user, assistant, system])
         time = self._random.choice([None, None, None, None, "1999-01-01", "2001-02-03", "2200-01-01"])
         pinned = {"pinned": True} if self._random.random() < 0.1 else {}
-        return make(f"t{word}", id=word, timestamp=time, metadata=pinned)
+        return make(f"t{word}", id=word, timestamp=time, metadata=pinned, usage=_usage(name, self._random))
 
     def _talk(self) -> str:
         brief = [_brief(), _brief(-1)] if self._settings.deletes else []
@@ -239,7 +240,7 @@ class Writer:
 
     def _append(self) -> None:
         name = self._talk()
-        self._last[name] = self._message()
+        self._last[name] = self._message(name)
         self._store.append(name, self._last[name])
 
     def _append_again(self) -> None:
@@ -248,12 +249,13 @@ class Writer:
             self._store.append(name, self._last[name])
 
     def _append_many(self) -> None:
-        self._store.append_many(self._talk(), [self._message() for _ in range(self._random.randint(2, 5))])
+        name = self._talk()
+        self._store.append_many(name, [self._message(name) for _ in range(self._random.randint(2, 5))])
 
     def _append_if(self) -> None:
         name = self._talk()
         revision = self._store.snapshot(name, limit=1).cursor.revision
-        self._store.append(name, self._message(), expected_revision=revision)
+        self._store.append(name, self._message(name), expected_revision=revision)
 
     def _call_tools(self) -> None:
         name, store = self._random.choice([(_calls(), self._store), (CAPPED, self._capped)])
@@ -273,7 +275,8 @@ class Writer:
         name = self._random.choice((self._talk(), self._talk(), _calls()))
         if (message := self._any(name)) is not None and not (message.tool_uses or message.tool_results):
             text = self._random.choice([f"t{self._word()}", message.text])
-            changed = Message(id=message.id, role=message.role, parts=text, metadata=message.metadata)  # type: ignore[arg-type]
+            fields: Any = {"role": message.role, "parts": text, "metadata": message.metadata}
+            changed = Message(id=message.id, usage=_usage(name, self._random), **fields)
             self._store.update_message(name, changed)
 
     def _pin(self) -> None:
@@ -296,7 +299,8 @@ class Writer:
 
     def _append_briefly(self) -> None:
         """A late copy must not bring it back."""
-        name, message = self._talk(), self._message()
+        name = self._talk()
+        message = self._message(name)
         self._store.append(name, message)
         self._store.delete_messages(name, [message.id])
 
@@ -395,7 +399,7 @@ class Writer:
 
     def _restore(self) -> None:
         name = self._talk()
-        self._store.restore(name, [*_undated(self._seen.get(name, [])[-3:]), self._message()])
+        self._store.restore(name, [*_undated(self._seen.get(name, [])[-3:]), self._message(name)])
 
     def _record(self) -> None:
         owner, agent = self._random.choice(OWNERS), self._random.choice([None, "bot"])
@@ -526,6 +530,13 @@ class Writer:
         self._store.list_conversations()
 
 
+def _usage(name: str, chance: random.Random) -> Usage | None:
+    """Of conversations that nobody deletes, so that the totals of owners are those of their conversations."""
+    if name not in TALKS or chance.random() < 0.4:
+        return None
+    return Usage(chance.randint(0, 300), chance.randint(0, 20), cost=chance.randint(0, 9) / 1000)
+
+
 def _undated(messages: Any) -> list[Message]:
     """Messages as new ones. The model knows times of long ago, of long hence, and the present."""
     return [replace(one, timestamp=None, sequence=None) for one in messages if not one.is_summary]
@@ -589,6 +600,7 @@ class Streamer:
                             break
                     if self._random.random() < 0.1:
                         raise _GaveUpError
+                    await reply.finish(usage=_usage(name, self._random))
 
 
 class _GaveUpError(Exception):

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import ResponseError
 
-from redis_history import HistoryStore
+from redis_history import HistoryStore, Usage
 from redis_history.errors import RedisHistoryError
 from redis_history.values.sizes import count_characters, message_tokens
 from tests.faults import recording
@@ -282,7 +282,8 @@ class Episode:
                 everything = store.get(name, include_archived=True)
                 archived = tuple(one for one in map(form, everything) if one not in live)
                 title, count = (record.title, record.message_count) if record is not None else (None, 0)
-                recorded.final[name] = Final(live, archived, title, count)
+                usage = (record is not None and record.usage) or Usage()
+                recorded.final[name] = Final(live, archived, title, count, usage.numbers)
             for name, word in self._words():
                 hits = store.search(name, word, limit=20)
                 recorded.found.append((name, word, sorted({hit.message.id for hit in hits})))
@@ -341,16 +342,22 @@ class Episode:
         for one in listed:
             messages = store.get(one.conversation_id)
             sizes = sum(map(count_characters, messages)), sum(map(message_tokens, messages)), len(messages)
-            if (one.characters, one.tokens, one.message_count) != sizes:
-                found = (one.characters, one.tokens, one.message_count)
+            if (one.characters, one.estimated_tokens, one.message_count) != sizes:
+                found = (one.characters, one.estimated_tokens, one.message_count)
                 self._say(f"{one.conversation_id}: its totals are {found}, but it has {sizes}")
+        for owner in OWNERS if not self.recorded.losses else ():  # None: all
+            own = [one.usage for one in listed if one.usage and (owner is None or self._owns(one, owner))]
+            if (found := store.usage(user_id=owner)) != (wanted := sum(own, Usage())):
+                self._say(f"the usage of {owner!r} is {found}, but its conversations have {wanted}")
         for owner in OWNERS[1:]:
-            wanted = [
-                one.conversation_id for one in everything if (one.user_id, type(one.user_id)) == (owner, type(owner))
-            ]
+            wanted = [one.conversation_id for one in everything if self._owns(one, owner)]
             found = [one.conversation_id for one in store.list_conversations(user_id=owner, limit=100_000)]
             if found != wanted or store.count_conversations(user_id=owner) != len(wanted):
                 self._say(f"the list of {owner!r} has {found}, but these are {wanted}")
+
+    @staticmethod
+    def _owns(one: Any, owner: object) -> bool:
+        return (one.user_id, type(one.user_id)) == (owner, type(owner))
 
     def _check_erased(self) -> None:
         """No key of any server has a text that was erased, and that nobody has written again."""
@@ -388,7 +395,8 @@ class Episode:
             """Keys, and the milliseconds that they have to live."""
             left = [(key, node.watcher.pttl(key)) for node in self._deployment.nodes for key in node.watcher.keys("*")]
             # Drafts of writers that were killed last longer, with their archives.
-            drafts = re.compile(rb":d:|:%b[^:]*:a:" % MAYFLY.encode())
+            # Totals of usage outlive their conversations.
+            drafts = re.compile(rb":d:|:%b[^:]*:a:|}:p(:|$)" % MAYFLY.encode())
             return [(key, its) for key, its in left if its != -2 and not 0 <= its <= soon and not drafts.search(key)]
 
         # A registry with other entries keeps the name of an expired conversation until a listing reads it.

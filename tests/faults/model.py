@@ -62,6 +62,8 @@ class Conversation:
 
     def _begin(self) -> None:
         self.title: str | None = None
+        #: The newest usage of each id, also of those that were removed.
+        self.used: dict[str, tuple[int, ...]] = {}
         self._sequence = 0
         self._summaries: set[str] = set()
         self._empty()
@@ -85,6 +87,10 @@ class Conversation:
         held = [name for archive in self.archives for name in archive.held]
         return [self.stored[name].form for name in held if not self.was_summary(name)]
 
+    @property
+    def usage(self) -> tuple[int, ...]:
+        return tuple(map(sum, zip((0, 0, 0, 0), *self.used.values(), strict=True)))
+
     def fork(self, through: list[int] | None) -> list[Form]:
         """The messages of a fork, live and archived, without summaries."""
         found = [
@@ -107,6 +113,11 @@ class Conversation:
     def _put(self, name: str, entry: dict[str, Any], revision: int) -> None:
         self.stored[name].put(entry, revision)
         self._note(name)
+        self._use(entry)
+
+    def _use(self, entry: dict[str, Any]) -> None:
+        if entry.get("usage") is not None:
+            self.used[entry["form"][0]] = tuple(entry["usage"])
 
     def _note(self, name: str) -> None:
         stored = self.stored[name]
@@ -170,6 +181,7 @@ class Conversation:
         name, time = entry["form"][0], entry["timestamp"]
         self.stored[name] = Stored(entry, (NOW if time is None else time, self._sequence), revision)
         self._note(name)
+        self._use(entry)
         self.added.add((self.epoch, revision, name))
         insort(self.live, (self.stored[name].key, name))
 

@@ -35,6 +35,7 @@ from redis_history.store import operations as ops
 from redis_history.store.operations.documents import WriteDocuments
 from redis_history.store.operations.fetch import Fetch
 from redis_history.store.operations.search import Search
+from redis_history.store.operations.usage import ReadOwner
 from redis_history.values import Message, Position, ToolResultPart, ToolUsePart
 from redis_history.values.wire import body_digest
 
@@ -109,12 +110,13 @@ KINDS_OF_EVENTS = {
 
 
 class Final(Struct, frozen=True):
-    """A conversation at the end; `title` and `count`: of its record."""
+    """A conversation at the end; `title`, `count` and `usage`: of its record."""
 
     messages: tuple[Form, ...]
     archived: tuple[Form, ...] = ()
     title: str | None = None
     count: int = 0
+    usage: tuple[int, ...] = (0, 0, 0, 0)
 
 
 class Recorded(Struct):
@@ -214,7 +216,7 @@ class Fork(Struct):
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
 _UNRECORDED = (
     Search | WriteDocuments | ops.ReadChanges | ops.GrowReply
-    | ops.TakeRun | ops.EndRun | ops.StopRun | ops.LeaveRun | ops.ReadRun
+    | ReadOwner | ops.TakeRun | ops.EndRun | ops.StopRun | ops.LeaveRun | ops.ReadRun
 )  # fmt: skip
 
 
@@ -286,6 +288,7 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
         "digest": body_digest(entry.body).hex(),
         "timestamp": entry.timestamp,
         "stays": _stays(message),
+        "usage": message.usage and message.usage.numbers,
     }
 
 

@@ -422,3 +422,13 @@ def test_a_fork_is_a_copy_of_one_revision() -> None:
         [problem] = check(recorded)
         assert "Fork" in problem
         replaced(recorded, at, value=whole.value if at == 2 else [2, [a], [a]])
+
+
+def test_wrong_totals_of_usage_are_found() -> None:
+    run = Run()
+    run.append({**entry("a"), "usage": [10, 1, 0, 5]}, {**entry("b"), "usage": [2, 0, 0, 0]})
+    run.delete("a")
+    recorded = run.recorded
+    for usage, wrong in (((12, 1, 0, 5), False), ((2, 0, 0, 0), True), ((24, 2, 0, 10), True)):
+        recorded.final[C] = Final(tuple(run._forms), (), None, 1, usage)
+        assert any("usage" in problem for problem in check(recorded)) is wrong

@@ -101,6 +101,16 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("append.lua", "'c', characters, 'k', tokens", "'c', 0, 'k', 0"),
     ),
+    "usage that an edit adds": (
+        "but a recount gives",
+        "redis 8",
+        ("_usage.lua", "numbers[n] = numbers[n] - number", "numbers[n] = numbers[n] + 0 * number"),
+    ),
+    "usage that stays with the former owner": (
+        "but its conversations have",
+        "redis 8",
+        ("record.lua", "if moves then usage.move(", "if false then usage.move("),
+    ),
     "a key that is not declared": (
         "",
         "cluster",

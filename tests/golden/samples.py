@@ -21,6 +21,7 @@ from redis_history.values import (
     TextPart,
     ToolResultPart,
     ToolUsePart,
+    Usage,
 )
 from redis_history.values.wire import FREE_FORM, encode_member, placed
 from tests.support.members import member_of
@@ -82,6 +83,9 @@ SAMPLES: dict[str, Message] = {
         trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
         provider_meta={"openai": {"id": "chatcmpl-1", "logprobs": None}},
     ),
+    "usage": Message(
+        role="assistant", id="m-5", parts=(TextPart("Hello"),), usage=Usage(1200, 80, 1000, 0.0125, "model-1")
+    ),
 }
 
 _TEXT = [1, "Hello"]
@@ -95,7 +99,7 @@ UNKNOWN: dict[str, list[Any]] = {
 }
 
 #: Sequence and timestamp of the samples, in turn.
-_PLACES = [(1, 0), (2, 1_767_225_600_000_001), (2**32 - 1, -1), (4, 2**53 - 1), (5, 1 - 2**53)]
+_PLACES = [(1, 0), (2, 1_767_225_600_000_001), (2**32 - 1, -1), (4, 2**53 - 1), (5, 1 - 2**53), (6, 0)]
 
 
 def read() -> dict[str, bytes]:

@@ -41,5 +41,5 @@ def test_unknown_fields_and_parts_survive_an_edit(name: str) -> None:
 
 def test_fields_that_a_newer_version_appended_are_ignored() -> None:
     member = read()["fields"]
-    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(member[PREFIX_BYTES:]), {"language": "en"}, [1]])
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(member[PREFIX_BYTES:]), None, {"language": "en"}, [1]])
     assert decode_member(member[:PREFIX_BYTES] + longer) == decode_member(member)

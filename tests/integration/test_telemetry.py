@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, assistant, tool_use, user
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, Usage, assistant, tool_use, user
 from redis_history.errors import BackendUnavailableError, ConfigurationError, RevisionConflictError
 from redis_history.integrations.telemetry import count_retries, instrument
 from tests.support.servers import RealServer
@@ -123,3 +123,22 @@ def test_content_is_reported_only_if_asked_for(server: RealServer, namespace: st
     ]
     assert json.loads(by_name["create_memory"]["gen_ai.input.messages"]) == said
     assert "secret" in by_name["search_memory"]["gen_ai.memory.query.text"]
+
+
+async def test_usage_of_what_a_store_writes_is_counted(namespace: str, collected: Collected) -> None:
+    async with AsyncHistoryStore("memory://", namespace=namespace) as store:
+        instrument(store, **collected.providers)
+        for _ in range(2):  # the second is a repeat
+            await store.append("c", assistant("x", id="a", usage=Usage(100, 10, cost=0.25, model="m")))
+        async with store.stream("c") as reply:
+            await reply.write("x")
+            await reply.finish(usage=Usage(5))
+        await store.append("c", user("hi"))
+    points = collected.points()
+    tokens = {
+        (dict(point.attributes)["gen_ai.token.type"], dict(point.attributes).get("gen_ai.response.model")): point.sum
+        for point in points["gen_ai.client.token.usage"]
+    }
+    assert tokens == {("input", "m"): 100, ("output", "m"): 10, ("input", None): 5}
+    [cost] = points["redis_history.cost"]
+    assert cost.value == 0.25

@@ -22,8 +22,10 @@ from redis_history.values import (
     ToolResultPart,
     ToolUsePart,
     UnknownPart,
+    Usage,
 )
 from redis_history.values.times import MAX_MICROSECONDS, from_microseconds
+from redis_history.values.usage import MAX_COST, MAX_TOKENS
 
 #: Any text that UTF-8 can carry: no lone surrogates, everything else.
 texts = st.text(max_size=24)
@@ -93,6 +95,16 @@ _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta
 timestamps = st.builds(lambda at, zone: from_microseconds(at).astimezone(zone), microseconds, _offsets)
 
 
+#: What answers took.
+usages = st.builds(
+    Usage,
+    *(st.integers(0, MAX_TOKENS) for _ in range(3)),
+    st.integers(0, MAX_COST) | st.floats(0, MAX_COST),
+    _maybe,
+    st.none() | future_fields,
+)
+
+
 def _at_most(size: int) -> Any:
     return lambda text: len(text.encode()) <= size
 
@@ -127,6 +139,7 @@ def _messages(
         "trace_id": _maybe,
         "provider_meta": json_maps,
         "extra": extra,
+        "usage": st.none() | usages,
     }
     return st.builds(Message, **{**fields, **fixed})
 

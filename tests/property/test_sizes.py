@@ -68,7 +68,7 @@ def test_one_size_everywhere(said: list[list[Part]], pairs: list[tuple[Any, Any]
         store.append_many("c", messages)
         record = store.get_conversation("c")
         assert record is not None
-        assert (record.characters, record.tokens) == (sum(map(count_characters, messages)), tokens)
+        assert (record.characters, record.estimated_tokens) == (sum(map(count_characters, messages)), tokens)
         stored = store.get("c")
     history = History(messages)
     assert (history.size, history.total_estimated_tokens) == (record.characters, tokens)

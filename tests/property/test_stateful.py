@@ -16,6 +16,7 @@ from redis_history import (
     MessageUpdated,
     Position,
     RetryPolicy,
+    Usage,
     assistant,
     system,
     tool_result,
@@ -43,9 +44,14 @@ PARTS = st.lists(
     max_size=3,
 )
 ROLES = st.sampled_from([user, user, assistant, assistant, system])
-MESSAGES = st.builds(lambda role, id, parts, time: role(parts, id=id, timestamp=time), ROLES, IDS, PARTS, TIMES)
+USAGES = st.sampled_from([None, None, Usage(1), Usage(200, 30, cost=0.5)])
+MESSAGES = st.builds(
+    lambda role, id, parts, time, usage: role(parts, id=id, timestamp=time, usage=usage),
+    *(ROLES, IDS, PARTS, TIMES, USAGES),
+)
 SUMMARIES = st.builds(
-    lambda id, text: user(text, id=id, metadata={"is_summary": True}), SUMMARY_IDS, st.sampled_from(["x", "y"])
+    lambda id, text, usage: user(text, id=id, metadata={"is_summary": True}, usage=usage),
+    *(SUMMARY_IDS, st.sampled_from(["x", "y"]), USAGES),
 )
 # Inside the messages of one time, where places are found by halving.
 POSITIONS = [Position(915_148_800_000_000, sequence) for sequence in (1, 2, 3, 5, 8)]
@@ -216,10 +222,16 @@ class RedisLikeMemory(RuleBasedStateMachine):
             for store in (self.model, self.clients[0])
         ]
         assert found[0] == found[1]
+        totals = [store.usage_by("agent", user_id=owner) for store in (self.model, self.clients[0])]
+        assert totals[0] == totals[1]
 
     @by_either(title=st.sampled_from(["a", "b"]), revision=REVISIONS)
     def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
         self.both(client, "update_conversation", conversation, title=title, expected_revision=revision)
+
+    @by_either(owner=OWNERS | st.none())
+    def change_owner(self, client: int, conversation: str, owner: int | str | None) -> None:
+        self.both(client, "update_conversation", conversation, user_id=owner, agent_name=owner and str(owner))
 
     @rule(conversation=CONVERSATIONS)
     def delete_conversation(self, conversation: str) -> None:
@@ -310,6 +322,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert without_times(self.clients[0].get_conversation(name)) == without_times(
                 self.model.get_conversation(name)
             )
+        assert self.clients[0].usage() == self.model.usage()
         listed = [one.conversation_id for one in self.clients[0].list_conversations()]
         assert sorted(listed) == sorted(one.conversation_id for one in self.model.list_conversations())
 

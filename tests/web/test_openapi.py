@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from redis_history import Conversation, HistoryStore, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history import Conversation, HistoryStore, Participant, Usage, assistant, tool, tool_result, tool_use, user
 from redis_history.web import allow_all
 from redis_history.web._openapi import document
 from redis_history.web.routing import API
@@ -43,7 +43,11 @@ async def test_the_document_is_valid_and_has_every_endpoint(web: Any) -> None:
 @pytest.mark.proves("http-document")
 async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
     await store.create_conversation(Conversation("c", title="T", user_id=1, metadata={"k": 1}))
-    said = [user("a suitcase", id="m1", participant=Participant("user", "u")), assistant(tool_use("t", "f", {}))]
+    said = [
+        user("a suitcase", id="m1", participant=Participant("user", "u")),
+        assistant(tool_use("t", "f", {}), usage=Usage(1200, 80, cost=0.5, model="m")),
+    ]
+    await store.set_budget(1, tokens=10, period="day")
     await store.append_many("c", [*said, tool(tool_result("t", "x")), user("2", id="m2")])
     await store.compact("c", through="m2", summary=user("all", id="s", metadata={"is_summary": True}))
     app = make(authorize=allow_all, read_only=False)
@@ -56,6 +60,8 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
             (at("c", "messages", "m1"), "Message"),
             (at("c", "messages", "s", "originals"), "Messages"),
             ("v1/search?q=suitcase", "Hits"),
+            ("v1/usage", "Totals"),
+            ("v1/usage?user_id=1&by=agent", "Totals"),
             (at("nobody"), "Problem"),
         ):
             answer = (await web.get(path)).json()

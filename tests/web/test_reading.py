@@ -44,7 +44,7 @@ async def test_conversations(web: Any, store: Any, namespace: str) -> None:
     page = (await web.get("v1/conversations", params={"limit": 3, "last": 1})).json()
     assert ids(page) == ["one", ODD, "three"]
     newest = page["conversations"][0]
-    assert (newest["message_count"], newest["characters"], newest["tokens"]) == (1, 5, 2)
+    assert (newest["message_count"], newest["characters"], newest["estimated_tokens"]) == (1, 5, 2)
     assert newest["last"].pop("timestamp") <= newest["updated_at"]
     assert newest["last"] == {"role": "user", "name": "Ann", "text": "Hello"}
     assert newest["updated_at"].endswith("Z")

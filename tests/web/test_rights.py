@@ -45,6 +45,7 @@ VIEW = {
         Asked("GET", "/v1/search?q=secret", {"list"}, at="list"),
         Asked("GET", "/v1/search?q=secret&conversation={c}", {"read"}),
     ],
+    "GET /v1/usage": [Asked("GET", "/v1/usage?user_id=bob", {"usage"})],
     "DELETE /v1/users/{user}": [Asked("DELETE", "/v1/users/bob", {"erase"})],
     "GET /v1/conversations/{conversation}": [Asked("GET", C, {"read"})],
     "PATCH /v1/conversations/{conversation}": [Asked("PATCH", C, {"rename"}, {"title": "T"})],
@@ -212,11 +213,11 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 3432
+    assert await tried([one for some in VIEW.values() for one in some], make) == 3792
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1584), ("ag-ui", AG_UI, 1408)])
+@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1728), ("ag-ui", AG_UI, 1536)])
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
     def make(store: Any, **options: Any) -> Any:
         return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)

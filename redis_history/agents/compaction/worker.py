@@ -107,7 +107,7 @@ def compressor_policy(
 
 def is_over(policy: Policy, conversation: Conversation) -> bool:
     """Whether a conversation exceeds `max_tokens` or `max_messages`. Its record does not contain its age."""
-    return (policy.max_tokens is not None and conversation.tokens > policy.max_tokens) or (
+    return (policy.max_tokens is not None and conversation.estimated_tokens > policy.max_tokens) or (
         policy.max_messages is not None and conversation.message_count > policy.max_messages
     )
 

@@ -46,6 +46,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "llen {log}",
         "lindex {log} 0",
         "getrange {content} 0 1",
+        "hscan {totals} 0",
     ),
     "writing": (
         *_COMPACTING,
@@ -65,7 +66,6 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "ping",
     ),
     "searching": (
-        "hscan {pending_work} 0",
         "ft.info {index}",
         "ft.search {index} a",
         "hset {document} a b",
@@ -141,7 +141,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "registry": keys.registry,
         "archive": keys.archive("0", 1),
         "content": keys.state[:-1] + b"t:1",
-        "pending_work": keys.pending_work,
+        "totals": keyspace.totals(None)[0],
         "pending_delete": keys.pending_work + b":1",
         "index": keyspace.index,
         "document": keyspace.documents_of("doctor", b"1") + b"1",

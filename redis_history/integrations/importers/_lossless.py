@@ -3,18 +3,21 @@
 The first line of a conversation is its record, and each further line is a message:
 
     {"type": "conversation", "version": 2, "conversation": {"conversation_id": …, "revision": …, …},
-     "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …, "sequence": …}
+     "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …, "sequence": …,
+     "usage": {"2026-01-31": [1200, 80, 0, 4000000]}}
     {"type": "message", "conversation_id": …, "timestamp": …, "sequence": …, "archive": 1, "message": {…}}
 
 `archive` is the number of the archive that contains the message; live messages lack it. Archives are numbered in the
 order of their compactions; `former` is the summary before `summary_id`, if the archive contains it. `ttl` is in
-seconds. `sequence` is the highest sequence number, also if its message was removed.
+seconds. `sequence` is the highest sequence number, also if its message was removed. `usage` has for each day the input,
+output and cached tokens and the billionths of the cost, also of messages that were removed.
 Messages have the form of `redis_history.formats.json_form`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from typing import Annotated, Any
 
 import msgspec
@@ -30,6 +33,7 @@ from redis_history.store.operations.fork import Snapshot
 from redis_history.values import Conversation, Message
 from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import to_microseconds
+from redis_history.values.usage import date_of, day_of
 from redis_history.values.wire import encode_body
 
 VERSION = 2
@@ -39,12 +43,16 @@ _TIMES = ("created_at", "updated_at", "first_message_at", "last_message_at")
 _FIELDS = ("conversation_id", *RECORD_FIELDS, *_TIMES, "revision")
 
 
+_Number = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
 class _RecordLine(Struct, tag_field="type", tag="conversation", omit_defaults=True):
     version: int
     conversation: dict[str, Any]
     archives: list[Archive] = []
     ttl: Annotated[float, Meta(ge=0)] | None = None
     sequence: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    usage: dict[str, tuple[_Number, _Number, _Number, _Number]] | None = None
 
 
 class _MessageLine(Struct, tag_field="type", tag="message", omit_defaults=True, kw_only=True):
@@ -61,7 +69,10 @@ def record_line(snapshot: Snapshot) -> bytes:
     given = {name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, {})}
     if record.forked_from is not None:
         given["forked_from"] = asdict(record.forked_from)
-    line = _RecordLine(VERSION, value_to_json(given), snapshot.archives, snapshot.ttl, snapshot.sequence)
+    usage = None
+    if snapshot.usage is not None:
+        usage = {date_of(day).isoformat(): numbers for day, numbers in snapshot.usage.items()}
+    line = _RecordLine(VERSION, value_to_json(given), snapshot.archives, snapshot.ttl, snapshot.sequence, usage)
     return msgspec.json.encode(line) + b"\n"
 
 
@@ -141,10 +152,19 @@ def _read(value: Any) -> tuple[Snapshot, Message | None, int]:
         for time in (getattr(record, name) for name in _TIMES):
             if time is not None:
                 to_microseconds(time)  # raises an error for a time that cannot be stored
+        usage = None if line.usage is None else {_day(day): numbers for day, numbers in line.usage.items()}
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidMessageError(f"the line is not one of an export: {error}") from error
     numbers = [one.number for one in line.archives]  # later compactions number theirs by their revisions
     most = max(record.revision, len(numbers))
     if record.revision < 0 or numbers != sorted(set(numbers)) or any(not 1 <= number <= most for number in numbers):
         raise InvalidMessageError("the line has a number that no conversation has")
-    return Snapshot(record, line.archives, line.ttl, line.sequence), None, 0
+    return Snapshot(record, line.archives, line.ttl, line.sequence, usage), None, 0
+
+
+def _day(text: str) -> int:
+    """The number of a day of `usage`. Raises InvalidMessageError."""
+    try:
+        return day_of(to_microseconds(date.fromisoformat(text).isoformat()))
+    except ValueError as error:
+        raise InvalidMessageError(f"{text[:20]!r} is not a day such as 2026-01-31") from error

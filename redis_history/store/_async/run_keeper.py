@@ -34,11 +34,11 @@ class AsyncRunKeepers:
         self._backend = backend
         self._keepers: dict[Any, AsyncRunKeeper] = {}
 
-    async def take(self, run: AsyncRun, wait: float) -> None:
-        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
+    async def take(self, run: AsyncRun, wait: float) -> bool:
+        """Return when `run` has the run, and whether it waited. Raises RunBusyError after `wait` seconds."""
         server = await self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
         run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
-        await run._keeper.take(run, wait)
+        return await run._keeper.take(run, wait)  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
         """End the jobs. Runs expire."""
@@ -61,11 +61,12 @@ class AsyncRunKeeper:
         self._signal: Signal | None = None
         self._job: Job | None = None
 
-    async def take(self, run: AsyncRun, wait: float) -> None:
+    async def take(self, run: AsyncRun, wait: float) -> bool:
         ends = time.monotonic() + wait
         try:
             outcome = await self._ask(run.conversation_id, [run], wait > 0)
-            if run._fence is None and wait > 0:
+            waits = run._fence is None
+            if waits and wait > 0:
                 self._add_waiting(run)
                 signal = run._signal
                 assert signal is not None  # noqa: S101
@@ -79,6 +80,7 @@ class AsyncRunKeeper:
                 raise run._error
             if run._fence is None:
                 raise _busy(run, outcome.run)
+            return waits
         except BaseException:
             self._remove_waiting(run)
             await uninterrupted(run._abandon, run._unfinished)

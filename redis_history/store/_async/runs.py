@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -26,6 +27,7 @@ from redis_history.store import refusals
 from redis_history.store._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
+from redis_history.store.operations.usage import EndBudget, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -82,6 +84,7 @@ class AsyncRun:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
+        self._budget_of: int | str | None = None  # the owner with a reservation for this run
 
     @property
     def stop_requested(self) -> bool:
@@ -172,13 +175,30 @@ class AsyncRun:
         return self
 
     async def _begin(self) -> None:
-        await self._store._runs.take(self, self._wait)
+        await self._reserve()
         try:
+            waited = await self._store._runs.take(self, self._wait)
+        except BaseException:
+            await uninterrupted(self._unreserve, self._unfinished)
+            raise
+        try:
+            if waited and self._budget_of is not None:  # those that were first may have used up the budget
+                await self._reserve()
             await self._messages.begin()
             await self._settle_former()
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
+
+    async def _reserve(self) -> None:
+        """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._budget_of = await self._store._steps(reserve(self.conversation_id, self.run_id))
+
+    async def _unreserve(self) -> None:
+        owner, self._budget_of = self._budget_of, None
+        if owner is not None:
+            with suppress(RedisHistoryError):  # it ends by itself
+                await self._store.backend.execute(EndBudget(owner, self.run_id))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -237,6 +257,7 @@ class AsyncRun:
             if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
                 _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
+            await self._unreserve()
             await self._keeper.forget(self)
             self._fence = None
         if self._lost:

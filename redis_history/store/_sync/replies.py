@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,6 +31,7 @@ from redis_history.values._validation import check_process, refuse
 from redis_history.values.ids import new_token
 from redis_history.values.pairs import marks
 from redis_history.values.replies import LEASE_SECONDS, grown, merged, record_of
+from redis_history.values.usage import Usage
 
 _logger = logging.getLogger("redis_history")
 
@@ -164,8 +166,11 @@ class Reply(Openable):
         if self._signal is not None:
             self._signal.set()
 
-    def finish(self) -> Message:
-        """End the reply, and return the stored message. Done at the end of a `with` block."""
+    def finish(self, *, usage: Usage | Mapping[str, Any] | None = None) -> Message:
+        """End the reply, and return the stored message. Done at the end of a `with` block. `usage` is that of the
+        message, which totals count. Raises InvalidMessageError."""
+        if usage is not None:
+            self._start = replace(self._start, usage=Usage.of(usage))
         self.open()
         return self._finish("stopped" if self._stop_requested else "complete")
 

@@ -35,11 +35,11 @@ class RunKeepers:
         self._backend = backend
         self._keepers: dict[Any, RunKeeper] = {}
 
-    def take(self, run: Run, wait: float) -> None:
-        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
+    def take(self, run: Run, wait: float) -> bool:
+        """Return when `run` has the run, and whether it waited. Raises RunBusyError after `wait` seconds."""
         server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
         run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
-        run._keeper.take(run, wait)
+        return run._keeper.take(run, wait)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End the jobs. Runs expire."""
@@ -62,11 +62,12 @@ class RunKeeper:
         self._signal: Signal | None = None
         self._job: Job | None = None
 
-    def take(self, run: Run, wait: float) -> None:
+    def take(self, run: Run, wait: float) -> bool:
         ends = time.monotonic() + wait
         try:
             outcome = self._ask(run.conversation_id, [run], wait > 0)
-            if run._fence is None and wait > 0:
+            waits = run._fence is None
+            if waits and wait > 0:
                 self._add_waiting(run)
                 signal = run._signal
                 assert signal is not None  # noqa: S101
@@ -80,6 +81,7 @@ class RunKeeper:
                 raise run._error
             if run._fence is None:
                 raise _busy(run, outcome.run)
+            return waits
         except BaseException:
             self._remove_waiting(run)
             uninterrupted(run._abandon, run._unfinished)

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -27,6 +28,7 @@ from redis_history.store import refusals
 from redis_history.store._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.run_messages import RunMessages
+from redis_history.store.operations.usage import EndBudget, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -83,6 +85,7 @@ class Run:
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[Reply] = []  # that may not have ended
+        self._budget_of: int | str | None = None  # the owner with a reservation for this run
 
     @property
     def stop_requested(self) -> bool:
@@ -169,13 +172,30 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        self._store._runs.take(self, self._wait)
+        self._reserve()
         try:
+            waited = self._store._runs.take(self, self._wait)
+        except BaseException:
+            uninterrupted(self._unreserve, self._unfinished)
+            raise
+        try:
+            if waited and self._budget_of is not None:  # those that were first may have used up the budget
+                self._reserve()
             self._messages.begin()
             self._settle_former()
         except BaseException:
             uninterrupted(self._abandon, self._unfinished)
             raise
+
+    def _reserve(self) -> None:
+        """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._budget_of = self._store._steps(reserve(self.conversation_id, self.run_id))
+
+    def _unreserve(self) -> None:
+        owner, self._budget_of = self._budget_of, None
+        if owner is not None:
+            with suppress(RedisHistoryError):  # it ends by itself
+                self._store.backend.execute(EndBudget(owner, self.run_id))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -234,6 +254,7 @@ class Run:
             if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
                 _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
+            self._unreserve()
             self._keeper.forget(self)
             self._fence = None
         if self._lost:

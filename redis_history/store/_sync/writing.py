@@ -26,6 +26,7 @@ from redis_history.store.operations.compact import through_of
 from redis_history.store.operations.options import Options
 from redis_history.store.operations.page import ARCHIVED_PAGE
 from redis_history.store.operations.searching import Searcher
+from redis_history.store.operations.usage import ForgetUsage
 from redis_history.values import Conversation, Message, Position, Role
 from redis_history.values._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.values.helpers import MessageFields
@@ -212,7 +213,8 @@ class Writing:
 
     def erase_user(self, user_id: int | str, *, on_progress: Callable[[Conversation], object] | None = None) -> int:
         """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
-        documents, replies, records. Returns their number. Forks of these conversations that have another owner stay.
+        documents, replies, records; and the owner's totals of usage and budget. Returns the number of conversations.
+        Forks of these conversations that have another owner stay.
 
         Conversations that get this owner during the call are removed, too. `on_progress` gets the record of each
         removed one. Call it again after an error or an interruption: it continues. Raises ConflictError, with their
@@ -241,6 +243,7 @@ class Writing:
                 # Leave the server half of the time to others.
                 sleep(min(time.perf_counter() - start, _LONGEST_PAUSE))
             if not left:
+                self._backend.execute(ForgetUsage(user_id))
                 return count
         shown = ", ".join(repr(one[:80]) for one in left[:10])
         raise errors.ConflictError(

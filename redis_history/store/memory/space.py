@@ -16,6 +16,7 @@ import msgspec
 
 from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
+from redis_history.store.memory.usage import Totals
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
 from redis_history.values.events import BEGINNING, Cursor
@@ -32,6 +33,7 @@ from redis_history.values.runs import (
     RunStatus,
     RunWaiter,
 )
+from redis_history.values.usage import Numbers
 from redis_history.values.wire import STREAMING, decode_member, encode_member
 
 _logger = logging.getLogger("redis_history")
@@ -98,6 +100,7 @@ class Draft:
     touched: float = 0.0
     sets: dict[int, dict[Position, Entry]] = field(default_factory=dict)
     source: str | None = None
+    ledger: dict[str, tuple[int, Numbers] | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -224,6 +227,9 @@ class ConversationState:
     replies: dict[str, Reply] = field(default_factory=dict)
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)
+    #: The usage that was counted for each message id, with its day (None: it counts elsewhere), and the totals by day.
+    ledger: dict[str, tuple[int, Numbers] | None] = field(default_factory=dict)
+    spent: dict[int, Numbers] = field(default_factory=dict)
 
     @property
     def head(self) -> Cursor:
@@ -360,6 +366,7 @@ class Space:
     warned: set[str] = field(default_factory=set)
     drafts: MutableMapping[str, Draft] = field(default_factory=dict)
     runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
+    usage: Totals = field(default_factory=Totals)
     #: Functions to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 

@@ -20,10 +20,12 @@ import msgspec
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.store.memory.space import Change, ConversationState, Draft, Runs, Space, StoredMessage
+from redis_history.store.memory.usage import OwnerTotals, StoredBudget
 from redis_history.store.operations import Entry, LeaseKind
 from redis_history.store.operations.backend import Wake, WakeAll
 from redis_history.store.operations.base import T
 from redis_history.values import Message, Position
+from redis_history.values.usage import Numbers
 
 __all__ = ["StoredBackend"]
 
@@ -49,6 +51,9 @@ class StoredBackend(MemoryBackend):
         self._drafts: _Stored[str, Draft] = _Stored(self, "d", _draft, _pack_draft)
         space = self._space
         space.conversations, space.runs, space.drafts = self._conversations, self._runs, self._drafts
+        self._totals: _Stored[str, OwnerTotals] = _Stored(self, "p", _decoder(OwnerTotals), _encode)
+        self._budgets: _Stored[str, StoredBudget] = _Stored(self, "b", _decoder(StoredBudget), _encode)
+        space.usage.owners, space.usage.budgets = self._totals, self._budgets
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
         space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
@@ -116,12 +121,13 @@ class StoredBackend(MemoryBackend):
                 self._save(space, shared)
         except BaseException:  # also if the transaction cannot be committed
             self._outcomes.clear()
-            for one in (self._conversations, self._runs, self._drafts):
+            for one in (self._conversations, self._runs, self._drafts, self._totals, self._budgets):
                 one.forget()
             raise
 
     def _save(self, space: Space, shared: _Shared) -> None:
-        self._drafts.save()
+        for one in (self._drafts, self._totals, self._budgets):
+            one.save()
         changed = [*self._conversations.save(), *(name for name, kind in self._runs.save() if kind == "run")]
         logs = shared.logs | {name: list(log) for name, log in space.deleted_logs.items()}
         after = _Shared(
@@ -246,19 +252,23 @@ class _Entry(msgspec.Struct, array_like=True):
     characters: int
     tokens: int
     tools: bytes
+    usage: bytes = b""
 
     @classmethod
     def of(cls, entry: Entry) -> _Entry:
-        size = entry.characters, entry.tokens, entry.tools
+        size = entry.characters, entry.tokens, entry.tools, entry.usage
         return cls(entry.message.id, entry.body, entry.flags, entry.timestamp, *size)
 
     def entry(self) -> Entry:
         message = Message(role="user", parts=(), id=self.message_id)
-        return Entry(message, self.body, self.flags, self.timestamp, self.characters, self.tokens, self.tools)
+        return Entry(
+            message, self.body, self.flags, self.timestamp, self.characters, self.tokens, self.tools, self.usage
+        )
 
 
 _Packed = tuple[ConversationState, list[Change], list[tuple[_Entry, Position, int, str]]]
-_PackedDraft = tuple[int, float, list[tuple[int, list[tuple[Position, _Entry]]]], str | None]
+_Ledger = dict[str, tuple[int, Numbers] | None]
+_PackedDraft = tuple[int, float, list[tuple[int, list[tuple[Position, _Entry]]]], str | None, _Ledger]
 
 
 def _as_list(value: Any) -> Any:
@@ -306,9 +316,10 @@ def _pack_draft(draft: Draft) -> bytes:
         (archive, [(position, _Entry.of(entry)) for position, entry in held.items()])
         for archive, held in draft.sets.items()
     ]
-    return _encode((draft.page, draft.touched, sets, draft.source))
+    return _encode((draft.page, draft.touched, sets, draft.source, draft.ledger))
 
 
 def _draft(data: bytes) -> Draft:
-    page, touched, sets, source = _unpack_draft(data)
-    return Draft(page, touched, {archive: {at: one.entry() for at, one in held} for archive, held in sets}, source)
+    page, touched, packed, source, ledger = _unpack_draft(data)
+    sets = {archive: {at: one.entry() for at, one in held} for archive, held in packed}
+    return Draft(page, touched, sets, source, ledger)

@@ -2,7 +2,8 @@
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each), then for each with usage its index (uint16), the
+--       length of its usage as a byte, and that (see _usage.lua); then three for each, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -57,7 +58,11 @@ end
 if unusual or searched then
 -- include _document
 end
-if unusual or owner or agent or forked then
+if #ARGV[12] > 18 then
+-- include _usage
+  usage.read(ARGV[12], 19)
+end
+if unusual or owner or agent or forked or usage then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -81,6 +86,7 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owners then
   needed = lists_of(owners)
 end
+if usage then needed = usage.keys({owner, agent}, needed) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
@@ -141,6 +147,7 @@ for i = 1, count do
       redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
+    if usage then usage.note(i, ARGV[at], time) end
     times[added] = time
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, head, rest)
@@ -185,6 +192,7 @@ if added > 64 then
 end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
+if usage then usage.count(usage.given, {owner, agent}) end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)

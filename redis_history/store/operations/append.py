@@ -59,7 +59,10 @@ class _Adding(Write[T], frozen=True):
         indexed = settings.indexed and not begins
         characters = tokens = 0
         rest: list[bytes] = []
-        for entry in self.entries:
+        usages = b""
+        for index, entry in enumerate(self.entries, 1):
+            if entry.usage:
+                usages += b"%b%c%b" % (index.to_bytes(2, "big"), len(entry.usage), entry.usage)
             characters += entry.characters
             tokens += entry.tokens
             head, body = entry.for_script(zstd=settings.zstd)
@@ -74,7 +77,7 @@ class _Adding(Write[T], frozen=True):
                 fields = self._document(index)
                 rest += (b"%d" % len(fields), *fields)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
+        args = [how, most, _pack_totals(len(self.entries), characters, tokens) + usages, *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
@@ -207,6 +210,7 @@ class Append(_Adding[list[Appended]], frozen=True):
                 outcome.append(stored.outcome(entry, self.token))
                 continue
             position = conversation.add(entry, self.token, clock)
+            space.usage.count(conversation, entry, position.timestamp)
             references.append((entry.message.id, position.sequence))
             outcome.append(Appended(conversation.revision + 1, entry.placed(position), False))
         gone = space.trimmed(self.conversation_id, conversation)
@@ -246,8 +250,11 @@ class Restore(_Adding[int], frozen=True):
         conversation = space.find_or_create(self.conversation_id, self.token)
         conversation.empty()
         space.drop_forks(self.conversation_id)
-        clock = space.now()
-        references = [(entry.message.id, conversation.add(entry, self.token, clock).sequence) for entry in self.entries]
+        clock, references = space.now(), []
+        for entry in self.entries:
+            position = conversation.add(entry, self.token, clock)
+            space.usage.count(conversation, entry, position.timestamp)
+            references.append((entry.message.id, position.sequence))
         gone = space.trimmed(self.conversation_id, conversation)
         return space.write(self, conversation, Kind.RESTORED, references=references, ids=gone)
 

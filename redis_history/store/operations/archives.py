@@ -13,6 +13,7 @@ from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.values import Position
+from redis_history.values.usage import Numbers, read_days
 
 ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
 SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", *PLACES)
@@ -38,11 +39,13 @@ class StoredArchive(Archive, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """The archives of a conversation, oldest first, its own time to live in seconds, and its highest sequence."""
+    """The archives of a conversation, oldest first, its own time to live in seconds, its highest sequence, and its
+    usage by day."""
 
     archives: tuple[StoredArchive, ...] = ()
     ttl: float | None = None
     sequence: int = 0
+    usage: dict[int, Numbers] | None = None
 
 
 class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
@@ -72,20 +75,24 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
         for one in conversation.archives:
             position = conversation.stored[one.summary_id].position if one.summary_id else None
             archives.append(StoredArchive(one.revision, one.summary_id or None, one.former, position))
-        return Layout(tuple(archives), conversation.ttl, conversation.sequence)
+        usage = dict(conversation.spent) if conversation.ledger or conversation.spent else None
+        return Layout(tuple(archives), conversation.ttl, conversation.sequence, usage)
 
 
 def _decode(reply: list[Any]) -> tuple[Layout, bool, bool] | None:
     """The next archives, whether there are more, and whether some of them have something to remove."""
     if not reply:
         return None
-    ttl, sequence, more, erased, *rest = reply
+    ttl, sequence, usage, more, erased, *rest = reply
     archives = []
     for number, token, summary, former, time, place in zip(*(rest[at::6] for at in range(6)), strict=True):
         position = Position(int(time), place) if summary else None
         names = summary.decode() or None, former.decode() or None
         archives.append(StoredArchive(number, *names, position, token.decode()))
-    return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence)), bool(more), bool(erased)
+    layout = Layout(
+        tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence), None if usage == 0 else read_days(usage)
+    )
+    return layout, bool(more), bool(erased)
 
 
 def scrub(keys: ConversationKeys) -> Steps[None]:

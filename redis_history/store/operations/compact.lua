@@ -9,7 +9,8 @@
 --       23 the newest sequence that was read, '' if later appends do not matter
 --       24 the lowest and the highest sequence of those that are replaced, 4 bytes each; then the time (7 bytes) and the sequence
 --         (4) of the live summary, if it is one of them
---       25 the state's field of the summary   26 how many runs of messages stay, then for each the ranks of its first and last
+--       25 the state's field of the summary   26 its usage (see _usage.lua) or ''
+--       27 how many runs of messages stay, then for each the ranks of its first and last
 --       then the fields and values of the summary's search document, if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
@@ -27,7 +28,12 @@ local record = {(known[2] or 0) + 1, 0, 0, 0, 0, replaced, tonumber(ARGV[19]), t
 local archive = archive_of(state, record)
 names[#names + 1] = archive
 if known[12] then note_archives(names, known[12]) end
-local ask = undeclared_keys(lists_and(owners(), names)) or known[7] and moving(known[7])
+local of = owners()
+if ARGV[26] ~= '' then
+-- include _usage
+  usage.keys(of, names)
+end
+local ask = undeclared_keys(lists_and(of, names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[15], known[16])
 if reply then return reply end
@@ -64,8 +70,8 @@ else
   redis.call('ZRANGESTORE', archive, messages, 0, count - 1)
   redis.call('ZREMRANGEBYRANK', messages, 0, count - 1)
 end
-local at, stay = 27, {}
-for _ = 1, ARGV[26] do
+local at, stay = 28, {}
+for _ = 1, ARGV[27] do
   local run = redis.call('ZRANGE', archive, ARGV[at], ARGV[at + 1], 'WITHSCORES')
   for i = 1, #run, 2 do
     stay[#stay + 1] = {run[i], run[i + 1]}
@@ -94,6 +100,7 @@ redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - 
            'O', '1', 'm', (known[11] or 0) + replaced - (moved and 1 or 0),
            ARGV[25], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision)
 if not known[10] or not ttl then redis.call('HSET', state, 'a', 0) end
+if ARGV[26] ~= '' then usage.count({{usage = ARGV[26], field = ARGV[25], time = tonumber(ARGV[21])}}, of) end
 local generation = known[7]
 if generation and former and moved then
   local its = sequence_at(state, former)
@@ -109,7 +116,7 @@ end
 if generation then
   redis.call('HSET', state, 'j', note_move(known[17], revision, record[OF.first], record[OF.last], ttl))
 end
-announce(revision, now, owners())
+announce(revision, now, of)
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
   live(ARGV[6], now, known[6], generation, known[10] or '0')

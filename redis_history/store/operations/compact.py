@@ -227,6 +227,7 @@ class Compact(Write[Compacted], frozen=True):
             b"" if found.tail is None else b"%d" % found.tail.sequence,
             _sequences(leaving, found.former),
             field_of(entry.message.id),
+            entry.usage,
             b"%d" % (len(runs) // 2),
             *(b"%d" % rank for rank in runs),
         ]
@@ -271,6 +272,7 @@ class Compact(Write[Compacted], frozen=True):
             raise refusals.message_conflict(self.conversation_id, summary_id)
         conversation.compact(self.summary, [message.id for message in leaving], self.token)
         reference, through = conversation.reference(summary_id), conversation.stored[summary_id].position
+        space.usage.count(conversation, self.summary, through.timestamp)
         known: dict[str, Any] = {"ids": (summary_id,), "count": len(leaving), "through": through}
         revision = space.write(self, conversation, Kind.COMPACTED, references=[reference], **known)
         message = self.summary.placed(through)

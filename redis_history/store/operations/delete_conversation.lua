@@ -32,6 +32,7 @@ local pending = schedule_purge(known[5], (known[3] or 0) + (known[6] or 0), know
 use_replies()
 forget_replies(state)
 redis.call('UNLINK', messages)
+if redis.call('HGET', state, '%') then redis.call('UNLINK', sub(state, 1, -2) .. 'k') end -- the ledger of usage
 archive_index.forget(state)
 drop_copy()
 local staying = {'o', last}

@@ -2,9 +2,10 @@
 -- _declared.lua, _member.lua and _locate.lua.
 --
 -- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive
+--       then the draft's ledger of usage (hash, see _usage.lua), if the page has usage
 -- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
 --       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
---       then how many fields of the state to set, then these and their values
+--       then how many fields of the state to set, then these and their values; the same for the ledger
 --       then for each message to add: which of KEYS, score, member, field of the state and its value
 --
 -- Returns 1; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
@@ -17,8 +18,10 @@ if page == 1 then -- a long value makes the hash a table, see append.lua
   fields[5], fields[6] = 'z', string.rep('z', 513)
 end
 local fields_at = 5 + 4 * count_removed
-local added_at = fields_at + 1 + 2 * ARGV[fields_at]
-for i = fields_at + 1, added_at - 1 do fields[#fields + 1] = ARGV[i] end
+local ledger_at = fields_at + 1 + 2 * ARGV[fields_at]
+for i = fields_at + 1, ledger_at - 1 do fields[#fields + 1] = ARGV[i] end
+local added_at, noted = ledger_at + 1 + 2 * ARGV[ledger_at], {}
+for i = ledger_at + 1, added_at - 1 do noted[#noted + 1] = ARGV[i] end
 local zadd = {}
 for i = added_at, #ARGV, 5 do
   local key = KEYS[tonumber(ARGV[i])]
@@ -36,6 +39,7 @@ for at = 5, fields_at - 1, 4 do
     redis.call('HDEL', draft, field)
   end
 end
+if #noted > 0 then in_slices('HSET', KEYS[#KEYS], noted) end
 for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, lasts) end
 return 1

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
+from redis_history.store.memory.usage import owner_of
 from redis_history.store.operations.archives import Archive
 from redis_history.store.operations.base import Call, OnConversation, Op, Steps, Write, as_is, field_of, plain
 from redis_history.store.operations.keys import ConversationKeys
@@ -22,6 +23,7 @@ from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Position
 from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import to_microseconds
+from redis_history.values.usage import Numbers, day_of, pack_days, usage_numbers
 from redis_history.values.wire import encode_member
 
 DRAFT: Final = load_script("draft", "_declared", "_member", "_locate")
@@ -74,8 +76,9 @@ def drop_forks(forks: bytes, settings: Settings) -> Steps[None]:
 class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     """Add messages to a draft of a conversation, which readers do not see before it is published. `token` and
     `revision` are those of the later `Publish`. `archives` is the number of archives of the draft. Each of the
-    `entries` has the number of its archive, 0 for a live message, and a message with its position. The messages
-    `removed` are removed first. Each has an archive, an id and a position.
+    `entries` has the number of its archive, 0 for a live message, and a message with its position. With `counts`, their
+    usage counts in totals; otherwise it counts where they come from. The messages `removed` are removed first. Each has
+    an archive, an id and a position.
 
     `page` counts 1, 2, 3 … A repeated page has the same effect. False if the draft was dropped, or if earlier pages
     are lost because the draft was not continued for minutes or the server lost it. In these cases nothing is written.
@@ -85,6 +88,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     page: int
     revision: int
     archives: int = 0
+    counts: bool = False
     entries: tuple[tuple[int, Entry], ...] = ()
     removed: tuple[tuple[int, str, Position], ...] = ()
 
@@ -96,16 +100,23 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % self.archives, b"%d" % len(self.removed)]
         for archive, message_id, (timestamp, sequence) in self.removed:
             args += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
-        args.append(b"0")
+        ledger = [(field_of(one.message.id)[1:], self._counted(one)) for _, one in self.entries if one.usage]
+        args += (b"0", b"%d" % len(ledger), *(part for pair in ledger for part in pair))
         mark = bytes.fromhex(self.token[:6])
         for archive, entry in self.entries:
             timestamp, sequence = entry.timestamp or 0, entry.message.sequence or 0
             place = timestamp.to_bytes(7, "big", signed=True) + mark + _packed(sequence) + _packed(self.revision)
             where = b"%d" % timestamp, _member(entry, settings)
             args += (at[archive], *where, field_of(entry.message.id), place + entry.tools)
-        return (
-            yield Call(DRAFT, (keys.draft(self.token), *(_set_of(keys, self.token, one) for one in sets)), args, bool)
-        )
+        used_keys = [keys.draft(self.token), *(_set_of(keys, self.token, one) for one in sets)]
+        if ledger:
+            used_keys.append(ledger_of(keys, self.token))
+        return (yield Call(DRAFT, tuple(used_keys), args, bool))
+
+    def _counted(self, entry: Entry) -> bytes:
+        """What the ledger of usage has for a message: see lua/_usage.lua."""
+        day = day_of(entry.timestamp or 0)
+        return day.to_bytes(3, "big", signed=True) + entry.usage if self.counts else b""
 
     def apply(self, space: Space) -> bool:
         draft = space.draft(self.token)
@@ -116,6 +127,9 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         for archive, entry in self.entries:
             position = Position(entry.timestamp or 0, entry.message.sequence or 0)
             draft.sets.setdefault(archive, {})[position] = entry
+            if entry.usage:
+                day = day_of(entry.timestamp or 0)
+                draft.ledger[entry.message.id] = (day, usage_numbers(entry.usage)) if self.counts else None
         draft.page, draft.touched = self.page, time.time()
         space.drafts[self.token] = draft
         return True
@@ -133,6 +147,8 @@ class DropDraft(OnConversation, Op[None], frozen=True):
         call = Call(DROP, (keys.draft(self.token),), [b"refuse" if self.refuses else b"drop", _DRAFT_LASTS_MS], as_is)
         [archives] = yield [call]
         sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
+        if sets:
+            sets.append(ledger_of(keys, self.token))
         for start in range(0, len(sets), _UNLINKED):
             yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
         if sets and not self.refuses:
@@ -160,7 +176,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
     which may be times of removed messages. `live` and `archives` are the contents of the draft, `summary` is the id of
     the live summary, and `sequence` is the highest sequence. `ttl`: the time to live in seconds, for a store without a
-    ttl. False if the draft is lost."""
+    ttl. `usage`: the totals of the conversation by day, empty if those of its messages count elsewhere; None if no
+    message has usage. `noted`: whether the draft has a ledger of usage. False if the draft is lost."""
 
     page: int
     record: Conversation
@@ -169,6 +186,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
     summary: str | None = None
     sequence: int = 0
     ttl: float | None = None
+    usage: dict[int, Numbers] | None = None
+    noted: bool = False
 
     def steps(self, settings: Settings) -> Steps[bool]:
         keys, record = settings.keyspace.conversation(self.conversation_id), self.record
@@ -191,6 +210,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             fields |= {b"m": b"%d" % documents, b"a": b"0"}
         if self.summary is not None:
             fields[b"s"] = self.summary.encode()
+        if self.usage is not None:
+            fields[b"%"] = pack_days(self.usage)
         ttl = b"" if self.ttl is None or settings.ttl is not None else b"%d" % round(self.ttl * 1000)
         moments = (record.created_at, record.updated_at)
         draft, page = keys.draft(self.token), self.page
@@ -199,7 +220,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             # or an earlier copy of this call has published the draft.
             page += 1
             given = [b"%d" % page, _DRAFT_LASTS_MS, b"%d" % len(self.archives), b"0", b"%d" % len(index)]
-            yield Call(DRAFT, (draft,), [*given, *(part for pair in index for part in pair)], bool)
+            yield Call(DRAFT, (draft,), [*given, *(part for pair in index for part in pair), b"0"], bool)
         filled = [(archive, held) for archive, held in self.archives if held.messages]
         args = [
             b"%d" % page,
@@ -208,12 +229,15 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             b"%d" % self.live.messages,
             b"%d" % len(filled),
             *(b"%d" % held.messages for _, held in filled),
+            b"1" if self.noted else b"0",
             *(part for pair in fields.items() for part in pair),
         ]
         call = self.script_call(PUBLISH, settings, args)
         if ttl:
             call.args[5] = ttl
         sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
+        if self.noted:
+            sets.append(ledger_of(keys, self.token))
         return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
 
     def _times(self) -> tuple[int, int] | None:
@@ -289,6 +313,9 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         given = {name: getattr(record, name) for name in RECORD_FIELDS}
         conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
         conversation.forked_from = record.forked_from
+        if self.usage is not None:
+            conversation.ledger, conversation.spent = draft.ledger, dict(self.usage)
+            space.usage.move(self.usage, None, owner_of(conversation.record))
         conversation.ttl = self.ttl
         conversation.revision = record.revision - 1
         space.write(self, conversation, Kind.PUBLISHED)
@@ -302,6 +329,11 @@ class Publish(Write[bool], frozen=True, kw_only=True):
 def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:
     """The set of the live messages of a draft (0), or of an archive, which has its final name from the beginning."""
     return keys.archive(token, archive) if archive else keys.draft(token) + b":0"
+
+
+def ledger_of(keys: ConversationKeys, token: str) -> bytes:
+    """The ledger of usage of a draft."""
+    return keys.draft(token) + b":k"
 
 
 def _member(entry: Entry, settings: Settings) -> bytes:

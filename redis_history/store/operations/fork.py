@@ -40,6 +40,7 @@ from redis_history.values import Conversation, Message, Position, events
 from redis_history.values.ids import new_token
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import OpenCalls, tool_parts
+from redis_history.values.usage import NOTHING, Numbers, added, day_of, usage_numbers
 
 #: Messages and archives read together; messages and bytes written together: some 2 ms of the server's time.
 _PAGE: Final = 500
@@ -74,7 +75,9 @@ class Draft:
     """Writes a conversation that readers do not see before it is published. `revision` is the revision of the
     conversation."""
 
-    def __init__(self, conversation_id: str, revision: int = 0) -> None:
+    def __init__(self, conversation_id: str, revision: int = 0, *, counts: bool = False) -> None:
+        """`counts`: the usage of its messages counts in totals."""
+        self._counts, self._noted, self._usage = counts, False, dict[int, Numbers]()
         self.conversation_id = conversation_id
         self.revision = revision
         self.token = new_token()
@@ -96,6 +99,11 @@ class Draft:
             removed = [(one.archive, name, one.position) for name, one in known if one is not None]
             yield from self._write(chunk, removed)
             self.messages.update((entry.message.id, _Staged(archive, entry)) for archive, entry in chunk)
+            for entry in (entry for _, entry in chunk if entry.usage):
+                self._noted = True
+                if self._counts:
+                    day = day_of(entry.timestamp or 0)
+                    self._usage[day] = added(self._usage.get(day, NOTHING), usage_numbers(entry.usage))
 
     def remove(self, message_ids: Iterable[str]) -> Steps[None]:
         """Remove messages; unknown ones are ignored. Raises DraftLostError."""
@@ -115,6 +123,7 @@ class Draft:
             page=self._page,
             revision=self.revision,
             archives=self._archives,
+            counts=self._counts,
             entries=tuple(entries),
             removed=tuple(removed),
         )
@@ -151,9 +160,17 @@ class Draft:
             summary=live_summary,
             sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
             ttl=snapshot.ttl,
+            usage=self._days(snapshot) if self._noted or snapshot.usage is not None else None,
+            noted=self._noted,
         )
         if not published:
             raise DraftLostError
+
+    def _days(self, snapshot: Snapshot) -> dict[int, Numbers]:
+        """The totals of the conversation: of an import as they were, also for messages that were removed."""
+        if not self._counts:
+            return {}
+        return self._usage if snapshot.usage is None else dict(snapshot.usage)
 
     def drop(self) -> Steps[None]:
         """Remove the written pages, if any. Errors are ignored, because the server removes the draft later."""
@@ -270,7 +287,7 @@ def _copy(
         record = replace(snapshot.record, forked_from=origin, **times)
         if owner is not UNSET:
             record = replace(record, user_id=owner)
-        yield from draft.publish(snapshot._replace(record=record, sequence=0))
+        yield from draft.publish(snapshot._replace(record=record, sequence=0, usage={}))
     except (DraftLostError, _StaleError, RedisHistoryError):
         yield from draft.drop()
         yield from _forget(note)
@@ -319,13 +336,14 @@ class CollectedMessage(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The record of a conversation at one revision, its archives, numbered from 1, its own time to live, and its
-    highest sequence, which a removed message may have had."""
+    """The record of a conversation at one revision, its archives, numbered from 1, its own time to live, its highest
+    sequence, which a removed message may have had, and its usage by day."""
 
     record: Conversation
     archives: list[ops.Archive]
     ttl: float | None = None
     sequence: int = 0
+    usage: Mapping[int, Numbers] | None = None
 
 
 def collect(
@@ -349,7 +367,7 @@ def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequenc
     record = snapshot.record
 
     def attempt() -> Steps[None]:
-        draft = Draft(record.conversation_id, record.revision)
+        draft = Draft(record.conversation_id, record.revision, counts=True)
         draft.begin(max((archive.number for archive in snapshot.archives), default=0))
         try:
             yield from draft.add((archive_of.get(message.id, 0), message) for message in messages)
@@ -403,7 +421,7 @@ class _Reading:
                 raise refusals.conversation_missing(self.conversation_id)
         # A summary that was removed during the read does not count, even if its id was appended again.
         present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
-        return Snapshot(record, list(present), layout.ttl, layout.sequence)
+        return Snapshot(record, list(present), layout.ttl, layout.sequence, layout.usage)
 
     def _read_archives(self, archives: Sequence[ops.StoredArchive], number: int) -> Steps[None]:
         """Read archives into those of the draft that begin with this number, several together, as most are small."""

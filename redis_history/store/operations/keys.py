@@ -8,11 +8,15 @@
                                                               token of its change and its revision; of a fork or an
                                                               import that of the draft, and the number of the archive
     rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
-    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft
+    rh2:{<namespace>:<bucket>}:<conversation>:k    hash: the usage that was counted for each message id
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :k, its usage
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
+    rh2:{<namespace>:<bucket>}:p                   hash: the usage of the bucket's conversations by day and agent
+    rh2:{<namespace>:<bucket>}:p:<digest>          hash: the same of those of a user_id
+    rh2:{<namespace>:<bucket>}:b:<digest>          hash: the budget of a user_id, in the bucket of this
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -26,24 +30,29 @@ lists are few enough to merge for a listing, and enough to spread over the nodes
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-import msgspec
-
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.values.ids import check_conversation_id
+from redis_history.values.ids import check_conversation_id, digest_of
 
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
 
 
 def is_list(key: bytes) -> bool:
-    """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
-    return len(key.rpartition(b":")[2]) == 40
+    """Whether it is the list of an owner, an agent or forks, or a key of usage. Only lists and the totals of owners end
+    with a SHA-1. Writes of a conversation need the same ones again."""
+    last = key.rpartition(b":")[2]
+    return len(last) == 40 or last in (b"k", b"p")
+
+
+def without_digest(key: bytes) -> bytes:
+    """A key that `is_list` knows, without its digest: a conversation has one of each kind."""
+    rest, _, last = key.rpartition(b":")
+    return rest if len(last) == 40 else key
 
 
 def is_reply_or_archive(key: bytes) -> bool:
@@ -124,8 +133,18 @@ class Keyspace:
     def lists(self, kind: Literal["u", "v", "f"], owner: int | str) -> list[bytes]:
         """The key of each bucket's list of the conversations of an owner ("u") or an agent ("v"), or of the forks of a
         conversation ("f")."""
-        digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+        digest = digest_of(owner)
         return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
+
+    def totals(self, owner: int | str | None) -> list[bytes]:
+        """The key of each bucket's totals of usage: of an owner, or of all conversations."""
+        ending = b"" if owner is None else b":" + digest_of(owner)
+        return [b"%b%02x}:p%b" % (self._prefix, bucket, ending) for bucket in range(BUCKETS)]
+
+    def budget(self, owner: int | str) -> bytes:
+        """The key of the budget of an owner."""
+        digest = digest_of(owner)
+        return b"%b%02x}:b:%b" % (self._prefix, int(digest[:8], 16) % BUCKETS, digest)
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

@@ -4,9 +4,11 @@
 -- this script only makes them persistent, whatever they hold.
 --
 -- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets)
+--       then its ledger of usage (hash, see _usage.lua), if it has one
 -- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
 --       13 revision   14 how many live messages   15 how many archives have messages, then the number of messages of each
---       then pairs of a field of the state and its value; a (see _archive.lua) if there are archives
+--       then '1' if it has a ledger of usage, and pairs of a field of the state and its value; a (see _archive.lua) if there are
+--       archives, and % (see _usage.lua) if it has a ledger
 --
 -- Returns the revision, {'lost'} if the draft is not complete, or was dropped, or {'exists', current} | {'late', …}; then nothing
 -- was written.
@@ -14,18 +16,25 @@ use_journal()
 use_documents()
 local draft, live_set, page, created, given_time, revision = KEYS[5], KEYS[6], ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13])
 local live_count, count = tonumber(ARGV[14]), tonumber(ARGV[15])
-local ARCHIVES, PAIRS = 6, 16 + count -- before the first archive in KEYS; the first pair in ARGV
+local ARCHIVES, PAIRS = 6, 17 + count -- before the first archive in KEYS; the first pair in ARGV
 local values = {}
 for i = PAIRS, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
 -- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
-local ask = undeclared_keys(lists_of(new_owners))
+local own_ledger = ARGV[16 + count] == '1' and KEYS[ARCHIVES + count + 1]
+local names = lists_of(new_owners)
+if values['%'] then
+-- include _usage
+  usage.keys(new_owners, names)
+end
+local ask = undeclared_keys(names)
 if ask then return ask end
 local seen, reply = open_change(known[1], tonumber(known[2] or 0), known[3], known[4])
 if reply then return reply end
 local complete = redis.call('HGET', draft, 'page') == page and redis.call('ZCARD', live_set) == live_count
+if own_ledger then complete = complete and redis.call('EXISTS', own_ledger) == 1 end
 for i = 1, count do
   complete = complete and redis.call('ZCARD', KEYS[ARCHIVES + i]) == tonumber(ARGV[15 + i])
 end
@@ -54,6 +63,11 @@ if live_count > 0 then
   redis.call('RENAME', live_set, messages)
   redis.call('PERSIST', messages)
 end
+if own_ledger then
+  redis.call('RENAME', own_ledger, sub(state, 1, -2) .. 'k')
+  redis.call('PERSIST', sub(state, 1, -2) .. 'k')
+end
+if values['%'] then usage.move(values['%'], nil, new_owners) end
 local archives_end = values.a and ARGV[6] ~= '' and document_ends(now, ARGV[6])
 for i = 1, count do
   if archives_end then

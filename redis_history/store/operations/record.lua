@@ -5,7 +5,7 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~', '%')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
@@ -14,6 +14,11 @@ end
 local names = lists_of(later)
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
+end
+local moves = known[12] and (later[1] ~= known[8] or later[2] ~= known[9])
+if moves then
+-- include _usage
+  usage.keys({known[8], known[9]}, usage.keys(later, names))
 end
 local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
@@ -38,6 +43,7 @@ for _, list in ipairs(lists_of(owners())) do lists[list] = true end
 for _, list in ipairs(lists_of({known[8], known[9], known[10]})) do
   if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
 end
+if moves then usage.move(known[12], {known[8], known[9]}, later) end
 if not epoch then
   begin(seen)
   if ARGV[6] == '' then redis.call('PERSIST', registry) end

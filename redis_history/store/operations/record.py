@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
+from redis_history.store.memory.usage import owner_of
 from redis_history.store.operations.base import UNREADABLE, Call, Read, Revised, Steps, plain
 from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
@@ -21,6 +22,7 @@ from redis_history.values._validation import check_name, check_owner
 from redis_history.values.events import BEGINNING
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.times import from_microseconds
+from redis_history.values.usage import read_days, sum_of
 
 RECORD: Final = load_script("record", *WRITING)
 
@@ -31,8 +33,8 @@ decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
-#: The fields of the state for a Conversation: revision, totals, times, origin of a fork, record.
-STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", b"B", b"C", *RECORD_KEYS.values())
+#: The fields of the state for a Conversation: revision, totals, times, origin of a fork, usage, record.
+STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", b"B", b"C", b"%", *RECORD_KEYS.values())
 
 
 class WriteRecord(Revised, frozen=True):
@@ -81,7 +83,9 @@ class WriteRecord(Revised, frozen=True):
     def apply(self, space: Space) -> int:
         space.check(self.conversation_id, self.precondition)
         conversation = space.find_or_create(self.conversation_id, self.token)
+        before = owner_of(conversation.record)
         conversation.record.update(msgspec.msgpack.decode(msgspec.msgpack.encode(self.fields)))
+        space.usage.move(conversation.spent, before, owner_of(conversation.record))
         return space.write(self, conversation, Kind.RECORD, fields=self.fields)
 
 
@@ -121,13 +125,14 @@ class ReadConversation(Struct, Read[Conversation | None], frozen=True):
             **msgspec.msgpack.decode(msgspec.msgpack.encode(conversation.record)),
             message_count=len(conversation.live),
             characters=conversation.characters,
-            tokens=conversation.tokens,
+            estimated_tokens=conversation.tokens,
             created_at=from_microseconds(conversation.created),
             updated_at=from_microseconds(conversation.updated),
             first_message_at=from_microseconds(conversation.times[0]) if conversation.times else None,
             last_message_at=from_microseconds(conversation.times[1]) if conversation.times else None,
             revision=conversation.revision,
             forked_from=conversation.forked_from,
+            usage=sum_of(conversation.spent),
         )
 
 
@@ -137,7 +142,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
         return None
     try:
         revision, count, characters, tokens, created, updated = (int(value or 0) for value in values[:6])
-        named = zip(RECORD_KEYS, values[9:], strict=True)
+        named = zip(RECORD_KEYS, values[10:], strict=True)
         times = [values[6][:7], values[6][7:]] if values[6] else []
         first, last = [from_microseconds(int.from_bytes(time, "big", signed=True)) for time in times] or (None, None)
         return msgspec.convert(
@@ -146,13 +151,14 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
                 **{name: decode_value(value) for name, value in named if value is not None},
                 "message_count": count,
                 "characters": characters,
-                "tokens": tokens,
+                "estimated_tokens": tokens,
                 "created_at": from_microseconds(created),
                 "updated_at": from_microseconds(updated),
                 "first_message_at": first,
                 "last_message_at": last,
                 "revision": revision,
                 "forked_from": _origin(values[7], values[8]),
+                "usage": sum_of(read_days(values[9])),
             },
             type=Conversation,
         )

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from redis_history.store.leases import Contact
-from redis_history.store.operations.keys import Keyspace, is_list, is_reply_or_archive
+from redis_history.store.operations.keys import Keyspace, is_list, is_reply_or_archive, without_digest
 from redis_history.store.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ExtraKeys:
 
     def learn(self, state: bytes, keys: Iterable[bytes]) -> None:
         """Remember the newest of these keys. A list takes the place of the one for the former owner."""
-        kinds = {key[:-40] if is_list(key) else key: key for key in keys if self._wanted(key)}
+        kinds = {without_digest(key): key for key in keys if self._wanted(key)}
         if kinds:
             if len(self._known) >= self._CONVERSATIONS:
                 self._known.clear()

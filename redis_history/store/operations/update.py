@@ -45,7 +45,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Appended | None]:
         message = self.entry.message
-        args = [field_of(message.id), message.id.encode(), *self.entry.for_script(zstd=settings.zstd)]
+        args = [field_of(message.id), message.id.encode(), *self.entry.for_script(zstd=settings.zstd), self.entry.usage]
         if settings.indexed:
             args += document(message, self.vectors[0] if self.vectors else b"")
         call = self.script_call(UPDATE, settings, args, reply=self.reply.token if self.reply is not None else "")
@@ -90,6 +90,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
         conversation.count(stored.entry, -1)
         conversation.count(self.entry, 1)
         conversation.store(self.entry, stored.position, revision, self.token)
+        space.usage.count(conversation, self.entry, stored.position.timestamp)
         reference = conversation.reference(self.entry.message.id)
         kind = Kind.REPLY_ENDED if token else Kind.UPDATED
         space.write(

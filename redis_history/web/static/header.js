@@ -51,7 +51,7 @@ export class Header {
     if (info.message_count === undefined) return;
     this.missing = false;
     this.showBanner();
-    const tokens = info.tokens && `${compact(info.tokens)} tokens`;
+    const tokens = info.estimated_tokens && `≈ ${compact(info.estimated_tokens)} tokens`;
     const counts = [plural(info.message_count, "message"), tokens, days(info.first_message_at, info.last_message_at)];
     const owner = String(info.user_id ?? "");
     const facts = [

@@ -289,8 +289,8 @@ function matches({ conversation: { title, label, id, agent_name: agent, user_id:
   return [title, label, id, agent, owner, last?.text].join("\n").toLowerCase().includes(words);
 }
 
-function facts({ message_count: count, tokens, agent_name: agent, forked_from: origin }) {
-  const texts = [origin && "branch", plural(count ?? 0, "message"), tokens && `${compact(tokens)} tokens`, agent && shorten(agent, 40)];
+function facts({ message_count: count, estimated_tokens: tokens, agent_name: agent, forked_from: origin }) {
+  const texts = [origin && "branch", plural(count ?? 0, "message"), tokens && `≈ ${compact(tokens)} tokens`, agent && shorten(agent, 40)];
   return texts.filter(Boolean).join(" · ");
 }
 

@@ -23,7 +23,7 @@
 -- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); N the forks
 -- under way (forks.lua); a, h, m, s, w, w<revision>, E, '^<id>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
 -- the sequence at its start and at the start of the one before (6 bytes each);
--- ~ streaming replies (_live.lua);
+-- ~ streaming replies (_live.lua); % what answers cost (_usage.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value); of a fork B the id of the forked
 -- conversation, C {its revision, id of the last message or nil};
 -- ':<digest of an id>' position and details of a message (_member.lua).

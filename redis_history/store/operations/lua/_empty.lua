@@ -86,11 +86,11 @@ local function start_over(seen, hset)
 end
 
 -- Fields of the state that stay.
-local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', 'N', unpack(RECORD)} -- at most 24
+local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', 'N', '%', unpack(RECORD)} -- at most 25
 
 -- Removes the messages. `seen`: the journal (see look).
 local function empty(seen)
-  local values = redis.call('HMGET', state, unpack(STAYING)) -- at most 24
+  local values = redis.call('HMGET', state, unpack(STAYING)) -- at most 25
   local hset = {'n', 0, 'c', 0, 'k', 0}
   for i, name in ipairs(STAYING) do
     if values[i] then

@@ -11,7 +11,9 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.pcall('PEXPIREAT', messages, ends) -- a node that a slot is leaving refuses this if the last message has just left
   redis.call('PEXPIREAT', log, ends)
-  local listed = redis.call('HGET', state, '~')
+  local more = redis.call('HMGET', state, '~', '%')
+  local listed = more[1]
+  if more[2] then redis.call('PEXPIREAT', sub(state, 1, -2) .. 'k', ends) end -- the ledger, see _usage.lua
   if listed then -- the content of a reply, which its writer or a reader will need
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
@@ -47,13 +49,16 @@ local function note_archives(names, place)
   for _, archive in ipairs((archive_index.at(state, timestamp, sequence))) do names[#names + 1] = archive_of(state, archive) end
 end
 
--- The keys of these archives, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
+-- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
+-- ledger of usage (_usage.lua).
 local function contents_in(archives, streaming)
   use_archives()
   use_replies()
   local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
-  if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  local more = redis.call('HMGET', state, 'X', '%')
+  if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
+  if more[2] then names[#names + 1] = sub(state, 1, -2) .. 'k' end
   return names
 end
 
