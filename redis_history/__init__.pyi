@@ -2,10 +2,12 @@
 # ruff: noqa: I001 -- one block for each module, where isort wants one for each name
 
 from redis_history.agents._async.compressor import AsyncCompressor as AsyncCompressor
+from redis_history.agents._async.turn_worker import AsyncWorker as AsyncWorker
 from redis_history.store._async.store import AsyncHistoryStore as AsyncHistoryStore
 from redis_history.agents._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
 from redis_history.agents.capturing.capture import capture as capture
 from redis_history.agents._sync.compressor import Compressor as Compressor
+from redis_history.agents._sync.turn_worker import Worker as Worker
 from redis_history.store._sync.store import HistoryStore as HistoryStore
 from redis_history.agents._sync.stored_history import RedisHistory as RedisHistory
 from redis_history._version import __version__ as __version__
@@ -31,6 +33,7 @@ from redis_history.values.events import (
     ReplyGrew as ReplyGrew,
     Reset as Reset,
     RunChanged as RunChanged,
+    TurnChanged as TurnChanged,
 )
 from redis_history.agents.history import (
     History as History,
@@ -68,5 +71,6 @@ from redis_history.agents.prompt import (
 from redis_history.store.retry import RetryPolicy as RetryPolicy
 from redis_history.store.search.hits import SearchHit as SearchHit
 from redis_history.agents.tools import conversation_search_tool as conversation_search_tool
+from redis_history.values.turns import Turn as Turn
 
 __all__: list[str]

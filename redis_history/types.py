@@ -1,7 +1,7 @@
 """The types of arguments and results, for annotations, and helpers that few programs need."""
 
-from redis_history.agents._async.capturing import AsyncCapture, AsyncTurn
-from redis_history.agents._sync.capturing import Capture, Turn
+from redis_history.agents._async.capturing import AsyncCapture, AsyncCapturedTurn
+from redis_history.agents._sync.capturing import Capture, CapturedTurn
 from redis_history.agents.compaction.summaries import Summarizer
 from redis_history.agents.compaction.worker import CompressionProgress, CompressorStats
 from redis_history.agents.history import ReduceOptions, Reduction, RetrieveTool, ToolResultMasking
@@ -39,14 +39,15 @@ __all__ = [
     "Appended",
     "AssembledPrompt",
     "AsyncCapture",
+    "AsyncCapturedTurn",
     "AsyncConversationSearchTool",
     "AsyncNamespaceSubscription",
     "AsyncReply",
     "AsyncRun",
     "AsyncSubscription",
-    "AsyncTurn",
     "Budget",
     "Capture",
+    "CapturedTurn",
     "Compacted",
     "Compression",
     "CompressionProgress",
@@ -82,7 +83,6 @@ __all__ = [
     "Subscription",
     "Summarizer",
     "ToolResultMasking",
-    "Turn",
     "UsageGroup",
     "tiktoken_counter",
 ]

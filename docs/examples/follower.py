@@ -17,6 +17,7 @@ from redis_history import (
     ReplyGrew,
     Reset,
     RunChanged,
+    TurnChanged,
 )
 
 
@@ -43,7 +44,7 @@ def states(store: HistoryStore, conversation_id: str) -> Iterator[dict[str, Mess
                     case MessagesDeleted():
                         for message_id in event.message_ids:
                             known.pop(message_id, None)
-                    case RunChanged():  # who works on it: docs/how-to/runs.md
+                    case RunChanged() | TurnChanged():  # who works on it, or is asked to: docs/how-to/runs.md
                         continue
                     case HistoryCompacted() | HistoryExpanded() | Reset():
                         break  # read again

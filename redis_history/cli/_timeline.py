@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from redis_history.values import events
 from redis_history.values.message import content_text
 from redis_history.values.pairs import pairs_of
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 
 _STYLES = {"user": "bold cyan", "assistant": "bold green", "system": "bold magenta", "tool": "bold yellow"}
 _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400
@@ -214,6 +215,26 @@ def describe_run(run: RunInfo) -> str:
     return sentence
 
 
+_TURNS: Final[dict[str, str]] = {
+    "owed": "owes an answer",
+    "running": "answers",
+    "waiting": "waits for a decision",
+    "parked": "has failed to answer",
+}
+
+
+def describe_turn(turn: Turn) -> str:
+    """A sentence about an answer that a conversation is owed."""
+    sentence = f"{_agent(turn.agent_name)} {_TURNS[turn.status]}"
+    if turn.attempt > 1:
+        sentence += f", attempt {turn.attempt}"
+    if turn.error is not None and turn.status != "running":
+        sentence += f" after {one_line(turn.error, 200)}"
+    if turn.status == "owed" and turn.due_at > datetime.now(UTC):
+        sentence += f", due at {turn.due_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    return sentence
+
+
 def _agent(agent_name: str | None) -> str:
     return name(agent_name) if agent_name else "an agent"
 
@@ -235,6 +256,8 @@ def describe(event: events.Event) -> tuple[tuple[model.Message, ...], str, str]:
             return (), "", f"{counted(len(event.message_ids), 'message')} deleted"
         case events.RunChanged(run=run):
             return (), "", describe_run(run)
+        case events.TurnChanged(turns=turns):
+            return (), "", "; ".join(map(describe_turn, turns)) or "no answer is owed"
         case events.HistoryCleared():
             return (), "", "all messages removed"
         case events.HistoryRestored():

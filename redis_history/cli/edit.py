@@ -22,9 +22,12 @@ from redis_history.values.ids import owner_of, owner_text
 @click.option("--role", type=click.Choice(get_args(Role)), default="user", help="The role.")
 @click.option("--as", "author", metavar="NAME", help="The author: an agent for the role assistant, else a user.")
 @click.option("--message-id", metavar="ID", help="The id of the message. The same message again is stored once.")
+@click.option("--ask", is_flag=True, help="Ask for an answer, which a worker gives: see `redis-history work`.")
+@click.option("--agent", metavar="NAME", help="With --ask: the agent that is asked.")
 def say_command(
-    context: Context, conversation: str, text: str | None, role: Role, author: str | None, message_id: str | None
-) -> None:
+    context: Context, conversation: str, text: str | None, role: Role, author: str | None, message_id: str | None,
+    ask: bool, agent: str | None,
+) -> None:  # fmt: skip
     """Append a message to a conversation.
 
     Without TEXT, or with -, the text is read from standard input. A conversation that does not exist is created.
@@ -33,11 +36,14 @@ def say_command(
         text = sys.stdin.buffer.read().decode(errors="replace").rstrip("\n")
     if not text:
         raise click.UsageError("the message is empty: give TEXT or standard input")
+    if agent is not None and not ask:
+        raise click.UsageError("--agent needs --ask")
     given: dict[str, Any] = {} if message_id is None else {"id": message_id}
     if author is not None:
         given["participant"] = Participant(kind="agent" if role == "assistant" else "user", id=author)
     with open_store(context, searches=None) as store:
-        done = store.append(conversation, Message(role=role, parts=(TextPart(text=text),), **given))
+        message = Message(role=role, parts=(TextPart(text=text),), **given)
+        done = store.ask(conversation, message, agent_name=agent) if ask else store.append(conversation, message)
     fields = {"conversation_id": conversation, "id": done.message.id, "revision": done.revision}
     context.say(name(done.message.id), **fields, duplicate=done.duplicate)
 

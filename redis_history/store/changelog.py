@@ -39,9 +39,11 @@ from redis_history.values.events import (
     Reset,
     ResetReason,
     RunChanged,
+    TurnChanged,
 )
 from redis_history.values.replies import Progress, counts_as_alive, read_records
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 
 _logger = logging.getLogger("redis_history")
 
@@ -128,8 +130,8 @@ class Changes(Struct, frozen=True):
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
-    have died. `run`: the newest run, if all changes were read. `dead_run`: its fence, if its holder is dead and this
-    is not recorded yet.
+    have died. `run` and `turns`: the newest run and the present turns, if all changes were read. `dead_run`:
+    the fence of the run, if its holder is dead and this is not recorded yet.
     """
 
     events: list[Event]
@@ -139,6 +141,7 @@ class Changes(Struct, frozen=True):
     dead: tuple[Position, ...] = ()
     run: RunInfo | None = None
     dead_run: int | None = None
+    turns: tuple[Turn, ...] = ()
 
 
 def recover(
@@ -154,6 +157,8 @@ def recover(
     run: RunInfo | None = None,
     expires: float | None = None,
     known_run: RunInfo | UnsetType | None = UNSET,
+    turns: tuple[Turn, ...] = (),
+    known_turns: tuple[Turn, ...] = (),
 ) -> Changes:
     """At most `limit` changes after `after`, or one Reset.
 
@@ -162,6 +167,7 @@ def recover(
     of a cursor that was taken since, or "log" if its log still existed when this one began. `replies`: the streaming
     ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence. `run`: the newest
     run, and the seconds until it expires; `known_run`: the run that the reader knows, UNSET if it has not read before.
+    `turns` and `known_turns`: the present turns, and those that the reader knows.
     """
     reason = _break(after, head, entries, former)
     if reason is not None:
@@ -210,11 +216,13 @@ def recover(
         progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))
     if run is not None and (run != known_run if known_run is not UNSET else run.is_active):
         events.append(RunChanged(run=run, **common))
+    if turns != known_turns and not is_gone(head):
+        events.append(TurnChanged(turns=turns, **common))
     lives = [reply.lives for reply in replies if counts_as_alive(reply.lives)]
     if expires is not None:
         lives.append(expires)
     dead = tuple(reply.position for reply in replies if not counts_as_alive(reply.lives))
-    return Changes(events, False, progress, min(lives, default=None), dead, run)
+    return Changes(events, False, progress, min(lives, default=None), dead, run, turns=turns)
 
 
 def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: bool = False) -> Changes:

@@ -6,6 +6,7 @@ import logging
 from functools import lru_cache
 
 from redis_history import errors
+from redis_history.values.turns import MAX_TURNS
 
 _logger = logging.getLogger("redis_history")
 
@@ -43,6 +44,13 @@ def not_fenced(conversation_id: str) -> errors.RunLostError:
     return errors.RunLostError(
         f"this exclusive store does not make conversation {_named(conversation_id)}: forks and imports of exports "
         "have no run; use the store that it was made of"
+    )
+
+
+def too_many_turns(conversation_id: str) -> errors.ConflictError:
+    return errors.ConflictError(
+        f"conversation {_named(conversation_id)} has turns of {MAX_TURNS} agents already; wait until one is answered, "
+        "or drop it"
     )
 
 

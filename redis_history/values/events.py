@@ -21,11 +21,12 @@ from redis_history.values.ids import check_conversation_id
 from redis_history.values.replies import grown
 from redis_history.values.runs import RunInfo
 from redis_history.values.times import from_microseconds
+from redis_history.values.turns import Turn
 
 __all__ = [
     "Change", "ConversationDeleted", "ConversationUpdated", "Cursor", "Event", "HistoryCleared", "HistoryCompacted",
     "HistoryExpanded", "HistoryRestored", "MessageUpdated", "MessagesAppended", "MessagesDeleted", "ReplyEnded",
-    "ReplyGrew", "Reset", "ResetReason", "RunChanged",
+    "ReplyGrew", "Reset", "ResetReason", "RunChanged", "TurnChanged",
 ]  # fmt: skip
 
 _CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{20})")
@@ -163,6 +164,17 @@ class RunChanged(Change, frozen=True, tag="run_changed"):
     run: RunInfo
 
 
+class TurnChanged(Change, frozen=True, tag="turn_changed"):
+    """The turns of the conversation are others, or have another state: `turns` is what it was owed when the event was
+    read, empty if nothing. States that lasted for a moment may be left out. Turns that are there already come at the
+    beginning of a subscription, too.
+
+    The conversation does not change: `revision` and `cursor` are those of the last change.
+    """
+
+    turns: tuple[Turn, ...]
+
+
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
     """All messages were removed. The conversation still exists."""
 
@@ -233,6 +245,7 @@ Event = (
     | ReplyGrew
     | ReplyEnded
     | RunChanged
+    | TurnChanged
     | HistoryCleared
     | HistoryCompacted
     | HistoryExpanded

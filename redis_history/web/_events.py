@@ -28,6 +28,7 @@ KINDS: Final[dict[type, str]] = {
     events.ReplyGrew: "grew",
     events.ReplyEnded: "updated",
     events.RunChanged: "run",
+    events.TurnChanged: "turn",
     events.MessagesDeleted: "deleted",
     events.HistoryCleared: "cleared",
     events.HistoryRestored: "restored",

@@ -91,7 +91,7 @@ class ConversationWatch(_Watch):
                 elif isinstance(event, events.RunChanged):
                     self._run_state = run_frame(event)
                     self._grown += 1
-                elif event is not None:
+                elif event is not None and not isinstance(event, events.TurnChanged):
                     self.ring.add(await encoded(self._store, event))
                     self._forget(event)
                 if event is not None or time.monotonic() - woken_at >= self._heartbeat:
@@ -182,7 +182,7 @@ class ConversationWatch(_Watch):
                 if event is None:
                     break
                 # This reader gets growth and the run once it has reached the ring.
-                if not isinstance(event, events.ReplyGrew | events.RunChanged):
+                if not isinstance(event, events.ReplyGrew | events.RunChanged | events.TurnChanged):
                     entries.append(await encoded(self._store, event))
                     size += len(entries[-1].data)
         return entries
@@ -257,7 +257,7 @@ class ListWatch(_Watch):
                 return
             for name, record, snapshot in zip(some, records, snapshots, strict=True):
                 event = changed.pop(name)
-                if record is None and isinstance(event, events.RunChanged):
+                if record is None and isinstance(event, events.RunChanged | events.TurnChanged):
                     continue  # a run may begin before the conversation does
                 data, life = _gone(name), ""
                 if record is not None and not isinstance(event, events.ConversationDeleted):

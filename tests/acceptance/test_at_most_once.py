@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redis_history import HistoryStore, errors, user
 from redis_history.store import operations
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.values.events import MessagesAppended, Reset
+from redis_history.values.ids import new_token
 from tests.conftest import Servers
 from tests.support.servers import wait_until
 from tests.support.wire import SECOND, Wire, append_of, restore_of, update_of
@@ -63,6 +65,57 @@ def test_a_destructive_call_that_is_refused_stays_refused(wire: Wire, name: str)
     with pytest.raises(errors.RevisionConflictError):
         late()
     assert wire.store.get("c") == before
+
+
+@pytest.mark.proves("at-most-once", "turns")
+def test_late_copies_of_calls_about_turns_change_nothing(wire: Wire) -> None:
+    def turns() -> list[tuple[str, tuple[str, ...]]]:
+        found = wire.store.backend.execute(operations.ReadTurns("c"))
+        return [(turn.status, turn.message_ids) for turn in found]
+
+    def answer(how: str) -> None:
+        claim = operations.Claim(None, 1, 0, 0)
+        take = operations.TakeRun("c", ((new_token(), None),), False, claim=claim)
+        late_takes.append(wire.copy(take))
+        run = wire.store.backend.execute(take)
+        end = operations.EndRun("c", run.fence, "completed", turn=operations.TurnEnd(how))
+        late_ends.append(wire.copy(end))
+        assert wire.store.backend.execute(end).done
+
+    late_takes: list[Any] = []
+    late_ends: list[Any] = []
+    question = replace(append_of(user("x", id="q")), asking=operations.Asking(None, 0))
+    late_ask = wire.copy(question)
+    wire.store.append("c", user("0", id="0"))
+    wire.copy(question)()
+    assert turns() == [("owed", ("q",))]
+    answer("done")
+    late_ask()
+    assert turns() == []
+    drop, retry = operations.ChangeTurns("c", "drop"), operations.ChangeTurns("c", "retry")
+    wire.store.ask("c", user("y", id="r"))
+    late_drop = wire.copy(drop)
+    assert wire.copy(drop)() == 1
+    wire.store.ask("c", user("z", id="s"))
+    assert late_drop() == 1  # the outcome of the first copy
+    assert turns() == [("owed", ("s",))]
+    answer("ValueError")
+    assert turns() == [("parked", ("s",))]
+    late_retry = wire.copy(retry)
+    assert wire.copy(retry)() == 1
+    answer("ValueError")
+    assert late_retry() == 1
+    assert turns() == [("parked", ("s",))]
+    opening = operations.ChangeTurns("c", "open", "b", False, 0, ("q",))
+    late_opening = wire.copy(opening)
+    assert wire.copy(opening)() == 1
+    wire.copy(operations.ChangeTurns("c", "drop", "b", False))()
+    assert late_opening() == 1
+    assert turns() == [("parked", ("s",))]
+    for late in (*late_takes, *late_ends):
+        late()
+    assert turns() == [("parked", ("s",))]
+    assert not wire.store.get_run("c").is_active  # type: ignore[union-attr]
 
 
 def test_a_late_append_does_not_restore_what_left_after_many_others(wire: Wire) -> None:

@@ -13,10 +13,19 @@ from typing import Any, Final
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import Conversation, HistoryStore, Usage, assistant, user
 from redis_history.cli.doctor import examine
 from redis_history.errors import MessageNotFoundError
-from redis_history.store.operations import NoteFork
+from redis_history.store.operations import (
+    ChangeTurns,
+    Claim,
+    LeaveRun,
+    LookForTurns,
+    NoteFork,
+    RingWorker,
+    TakeRun,
+    TakeSeat,
+)
 from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.scripts import SCRIPTS
 from tests.conftest import Servers
@@ -30,6 +39,11 @@ from tests.support.servers import RealServer, wait_until
 KINDS: Final = {
     "registry": r"c",
     "list": r"[uvf]:\w+",
+    "turns": r"[qh]|q(:[0-9a-f]{40}){1,2}",
+    "seats": r"k(:[0-9a-f]{40}){2}",
+    "ledger": r"[^:]+:k",
+    "usage": r"p(:[0-9a-f]{40})?",
+    "budget": r"b:[0-9a-f]{40}",
     "work": r"g(:\w+(\.\w+)?)?",
     "state": r"[^:]+:s",
     "messages": r"[^:]+:m",
@@ -37,7 +51,7 @@ KINDS: Final = {
     "copy": r"[^:]+:x",
     "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "draft": r"[^:]+:d:\w+(:0)?",
+    "draft": r"[^:]+:d:\w+(:[0k])?",
 }
 #: Scripts that only work on search documents.
 OF_THE_INDEX: Final = {"documents", "mark", "purge", "search", "fetch"}
@@ -180,8 +194,59 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
             brief.append("gone", user("x"))
             store.append(_neighbor("gone"), user("x"))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+            brief.ask("gone", user("x"))
+            wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+            assert not store.list_turns()
+        _work_on_turns(store)
+        _use_tokens(store)
         store.snapshot("gone")
         store.list_conversations()
+
+
+def _work_on_turns(store: HistoryStore) -> None:
+    """All operations on turns, of a conversation with an owner and of another one."""
+    store.create_conversation(Conversation("t", user_id="u"))
+    for name in ("t", "t2"):
+        for agent in ("a", None):
+            store.ask(name, user("x"), agent_name=agent)
+        with store.run(name):
+            store.ask(name, user("y"))
+        store.backend.execute(ChangeTurns(name, "wait", "a", False))
+        store.retry_turn(name, agent_name="a")
+    assert not store.list_turns(status="parked")
+    look = store.backend.execute(LookForTurns(None))
+    assert {one.conversation_id for one in look.candidates} >= {"t", "t2"}
+    for one in look.candidates:
+        op = TakeRun(one.conversation_id, (("0" * 16, None),), False, claim=Claim(None, 2, 0, 0, one.queue))
+        run = store.backend.execute(op)
+        store.backend.execute(RingWorker(one.conversation_id, "a"))
+        if run.fence is not None:
+            store.backend.execute(LeaveRun(one.conversation_id, ("0" * 16,)))
+    store.backend.execute(TakeSeat(None, "u", "1", 1, 60.0))
+    assert store.drop_turn("t2")
+    store.clear("t")
+    assert not store.list_turns()
+    store.ask("t", user("z"))
+    store.delete_conversation("t")
+
+
+def _use_tokens(store: HistoryStore) -> None:
+    """All operations on usage: of messages with usage, and of an owner with a budget."""
+    store.set_budget("u", tokens=10_000)
+    store.create_conversation(Conversation("used", user_id="u"))
+    with store.run("used") as run:
+        run.append(assistant("x", id="a", usage=Usage(7, 3)))
+    with store.stream("used", id="b") as reply:
+        reply.write("y")
+        reply.finish(usage=Usage(1, 2))
+    store.update_message("used", assistant("z", id="a", usage=Usage(9, 3)))
+    assert store.usage(user_id="u").input_tokens == 10
+    store.fork("used", "used again")
+    store.compact("used", through="a", summary="so far")
+    store.update_conversation("used", user_id="v")
+    store.delete_messages("used", ["b"])
+    store.clear("used")
+    store.delete_conversation("used")
 
 
 def _neighbor(conversation_id: str) -> str:

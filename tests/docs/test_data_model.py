@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Conversation, HistoryStore, Participant, Usage, assistant, tool_use, user
-from redis_history.store.operations import Clear, TakeRun
+from redis_history.store.operations import ChangeTurns, Clear, TakeRun, TakeSeat
 from redis_history.store.operations.base import Call, Settings
 from redis_history.store.operations.keys import Keyspace
 from tests.docs.pages import DOCS, code, rows, sections
@@ -33,6 +33,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
                 name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":([uvpb]):[0-9a-f]{40}$", r":\1:<digest>", name)
+                name = re.sub(r":([qk])((?::[0-9a-f]{40})+)$", _digests, name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
@@ -51,6 +52,12 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         store.update_conversation("a b", user_id=1, agent_name="a")
         store.append("a b", assistant("x", usage=Usage(1)))
         store.set_budget(1, tokens=7)
+        store.ask("a b", user("x"))  # a turn of an owner; another agent's waits
+        store.ask("a b", user("x"), agent_name="b")
+        store.backend.execute(ChangeTurns("a b", "wait", "b", False))
+        store.backend.execute(TakeSeat("a", "u", "run", 1, 60.0))
+        look()
+        store.drop_turn("a b")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
@@ -58,6 +65,10 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
     documented = {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
     del documented["rh2:{<namespace>:<bucket>}:<conversation>:x"]  # see tests/acceptance/test_compaction.py
     assert found == documented
+
+
+def _digests(found: re.Match[str]) -> str:
+    return f":{found[1]}{':<digest>' * (len(found[2]) // 41)}"
 
 
 def _send(client: Any, call: Call) -> None:
@@ -108,6 +119,7 @@ def test_the_fields_of_the_state(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         store.create_conversation(Conversation("c", **record))
         store.append_many("c", [user("x", id=name, usage=Usage(1)) for name in "abc"])
+        store.retry_turn("c")
         store._backend.execute(TakeRun("c", (("1", None),), False))
         store._backend.execute(TakeRun("c", (("2", None),), True))
         store._backend.execute(TakeRun("c", (("3", None),), False, 30, "compressor"))

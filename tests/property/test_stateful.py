@@ -16,6 +16,9 @@ from redis_history import (
     MessageUpdated,
     Position,
     RetryPolicy,
+    RunChanged,
+    Turn,
+    TurnChanged,
     Usage,
     assistant,
     system,
@@ -25,14 +28,17 @@ from redis_history import (
 )
 from redis_history.errors import RedisHistoryError
 from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.operations import ChangeTurns, Claim, EndRun, ReadTurns, TakeRun, TurnEnd
 from redis_history.store.operations.compact import Compacted
 from redis_history.store.operations.keys import Keyspace
 from redis_history.values.events import Event, MessagesAppended
+from redis_history.values.ids import new_token
 from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
 OWNERS: st.SearchStrategy[int | str] = st.sampled_from(["u", 1, "1", 0])
+AGENTS = st.sampled_from([None, "a"])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])
 SUMMARY_IDS = st.sampled_from(["s0", "s1", "s2", "s3"])
 ANY_IDS = st.one_of(IDS, SUMMARY_IDS)
@@ -97,6 +103,17 @@ def without_event_times(event: Event) -> Any:
     names = ("message_ids", "reason", "fields", "removed_ids", "summary", "summary_id", "count")
     rest = {name: without_times(getattr(event, name, None)) for name in names}
     return type(event), event.revision, rest, without_times(list(getattr(event, "messages", ())))
+
+
+def _change(subscription: Any, timeout: float) -> Event | None:
+    """The next change of the history: runs and turns have a state, of which any may be left out."""
+    while isinstance(event := subscription.get(timeout=timeout), RunChanged | TurnChanged):
+        pass
+    return event  # type: ignore[no-any-return]
+
+
+def _shape(turn: Turn) -> Any:
+    return turn.agent_name, turn.status, turn.attempt, turn.error, turn.message_ids
 
 
 def by_either(**arguments: st.SearchStrategy[Any]) -> Any:
@@ -233,6 +250,33 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def change_owner(self, client: int, conversation: str, owner: int | str | None) -> None:
         self.both(client, "update_conversation", conversation, user_id=owner, agent_name=owner and str(owner))
 
+    @by_either(message=MESSAGES, agent=AGENTS)
+    def ask(self, client: int, conversation: str, message: Message, agent: str | None) -> None:
+        self.both(client, "ask", conversation, message, agent_name=agent)
+
+    @by_either(action=st.sampled_from(["retry", "wait", "drop"]), agent=AGENTS, every=st.booleans())
+    def change_turns(self, client: int, conversation: str, action: Any, agent: str | None, every: bool) -> None:
+        op = ChangeTurns(conversation, action, agent, every)
+        assert self.clients[client].backend.execute(op) == self.model.backend.execute(op)
+
+    @by_either(
+        agent=AGENTS,
+        how=st.sampled_from(["done", "done", "wait", "back", "ValueError"]),
+        taken=st.lists(IDS, max_size=2),
+    )
+    def answer(self, client: int, conversation: str, agent: str | None, how: str, taken: list[str]) -> None:
+        """Take a turn and end it, as a worker does."""
+        op = TakeRun(conversation, ((new_token(), agent),), False, claim=Claim(agent, 2, 0, 0))
+        real, model = (store.backend.execute(op) for store in (self.clients[client], self.model))
+        assert (real.turn is None) is (model.turn is None)
+        if real.turn is None:
+            return
+        assert _shape(real.turn.turn) == _shape(model.turn.turn)
+        status = {"back": "interrupted", "ValueError": "failed"}.get(how, "completed")
+        for store, outcome in ((self.clients[client], real), (self.model, model)):
+            end = EndRun(conversation, outcome.fence, status, turn=TurnEnd(how, tuple(taken)))
+            assert store.backend.execute(end).done
+
     @rule(conversation=CONVERSATIONS)
     def delete_conversation(self, conversation: str) -> None:
         # The outcome is exact only without lost replies, as documented.
@@ -261,11 +305,11 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def follow(self, conversation: str) -> None:
         """All changes so far, in order, are the same on both sides."""
         ours, models = self.changes[conversation], self.model_changes[conversation]
-        while (expected := models.get(timeout=0)) is not None:
-            event = ours.get(timeout=10)
+        while (expected := _change(models, 0)) is not None:
+            event = _change(ours, 10)
             assert event is not None
             assert without_event_times(event) == without_event_times(expected)
-        assert ours.get(timeout=0) is None
+        assert _change(ours, 0) is None
 
     @by_either(query=QUERIES, filters=FILTERS)
     def search(self, client: int, conversation: str, query: str, filters: dict[str, Any]) -> None:
@@ -314,6 +358,8 @@ class RedisLikeMemory(RuleBasedStateMachine):
             assert without_times(real.messages) == without_times(model.messages)
             assert real.message_count == model.message_count == len(model.messages)
             assert real.cursor.revision == model.cursor.revision
+            turns = [store.backend.execute(ReadTurns(name)) for store in (self.clients[0], self.model)]
+            assert [*map(_shape, turns[0])] == [*map(_shape, turns[1])]
             everything = [
                 without_times(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)
             ]

@@ -55,7 +55,7 @@ def every_event(event: rh.Event) -> None:
     match event:
         case rh.MessagesAppended() | rh.HistoryRestored() | rh.MessagesDeleted() | rh.HistoryCleared():
             pass
-        case rh.MessageUpdated() | rh.ReplyGrew() | rh.ReplyEnded() | rh.RunChanged():
+        case rh.MessageUpdated() | rh.ReplyGrew() | rh.ReplyEnded() | rh.RunChanged() | rh.TurnChanged():
             pass
         case rh.HistoryCompacted() | rh.HistoryExpanded():
             pass

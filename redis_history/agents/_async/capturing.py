@@ -53,7 +53,7 @@ class AsyncCapture:
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for an object that is not an asynchronous function."""
 
-        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncTurn:
+        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncCapturedTurn:
             return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
 
         try:
@@ -62,16 +62,16 @@ class AsyncCapture:
             signature = None
         return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
 
-    def turn(self, message: Any = None, *, conversation_id: str | None = None) -> AsyncTurn:
+    def turn(self, message: Any = None, *, conversation_id: str | None = None) -> AsyncCapturedTurn:
         """One turn, for `with`: entering it records `message`. `conversation_id` is the conversation of this turn, for
         a capture without a fixed conversation. A value that is not a message is reported, not raised."""
         return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
 
-    def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> AsyncTurn:
+    def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> AsyncCapturedTurn:
         try:
-            return AsyncTurn(self, *read(), None)
+            return AsyncCapturedTurn(self, *read(), None)
         except Exception as error:  # noqa: BLE001 -- also errors of the caller's functions; entering reports it
-            return AsyncTurn(self, None, [], error)
+            return AsyncCapturedTurn(self, None, [], error)
 
     async def _record(self, conversation_id: str, messages: list[Message]) -> None:
         """Write messages, as one change unless they are too large for that, after all earlier messages of this
@@ -138,7 +138,7 @@ class AsyncCapture:
             await self._store.append_many(conversation_id, batch)
 
 
-class AsyncTurn:
+class AsyncCapturedTurn:
     """One call of an agent. Entering records the input, `reply` the result. The chunks that `add` gets are one answer,
     "interrupted" if an error is raised; leaving records its end."""
 
@@ -166,7 +166,7 @@ class AsyncTurn:
         if self._live:
             await self._show()
 
-    async def __aenter__(self) -> AsyncTurn:
+    async def __aenter__(self) -> AsyncCapturedTurn:
         entered, self._entered = self._entered, True
         if entered:
             return self  # a returned stream belongs to the turn of the call

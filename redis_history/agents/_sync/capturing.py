@@ -54,7 +54,7 @@ class Capture:
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for an object that is not a function."""
 
-        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
+        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CapturedTurn:
             return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
 
         try:
@@ -63,16 +63,16 @@ class Capture:
             signature = None
         return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
 
-    def turn(self, message: Any = None, *, conversation_id: str | None = None) -> Turn:
+    def turn(self, message: Any = None, *, conversation_id: str | None = None) -> CapturedTurn:
         """One turn, for `with`: entering it records `message`. `conversation_id` is the conversation of this turn, for
         a capture without a fixed conversation. A value that is not a message is reported, not raised."""
         return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
 
-    def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> Turn:
+    def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> CapturedTurn:
         try:
-            return Turn(self, *read(), None)
+            return CapturedTurn(self, *read(), None)
         except Exception as error:  # noqa: BLE001 -- also errors of the caller's functions; entering reports it
-            return Turn(self, None, [], error)
+            return CapturedTurn(self, None, [], error)
 
     def _record(self, conversation_id: str, messages: list[Message]) -> None:
         """Write messages, as one change unless they are too large for that, after all earlier messages of this
@@ -139,7 +139,7 @@ class Capture:
             self._store.append_many(conversation_id, batch)
 
 
-class Turn:
+class CapturedTurn:
     """One call of an agent. Entering records the input, `reply` the result. The chunks that `add` gets are one answer,
     "interrupted" if an error is raised; leaving records its end."""
 
@@ -167,7 +167,7 @@ class Turn:
         if self._live:
             self._show()
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> CapturedTurn:
         entered, self._entered = self._entered, True
         if entered:
             return self  # a returned stream belongs to the turn of the call

@@ -78,7 +78,7 @@ class Replica:
             return False
         if known.revision and event.cursor.epoch != known.epoch:
             return False
-        if isinstance(event, events.ReplyGrew | events.RunChanged):
+        if isinstance(event, events.ReplyGrew | events.RunChanged | events.TurnChanged):
             return event.revision <= known.revision
         if event.revision <= known.revision:
             return event.revision < known.revision or event.cursor == known

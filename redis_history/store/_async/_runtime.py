@@ -343,6 +343,10 @@ class Background:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
+#: Whether work can be cancelled.
+CAN_CANCEL: Final = True
+
+
 class Canceller:
     """Cancels the task in which it was made."""
 

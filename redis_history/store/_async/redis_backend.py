@@ -201,6 +201,16 @@ class AsyncRedisBackend:
     async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         self._unwatch(self._run_topic(conversation_id, run_id), wake)
 
+    async def watch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        self._watch(self._turn_topic(agent_name, number), wake)
+
+    async def unwatch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        self._unwatch(self._turn_topic(agent_name, number), wake)
+
+    def _turn_topic(self, agent_name: str | None, number: int) -> Topic:
+        channel = self._settings.keyspace.worker_channel(agent_name, number)
+        return Topic(channel, only_published=True, of_turns=True)
+
     def _topic(self, conversation_id: str) -> Topic:
         return Topic(self._settings.keyspace.conversation(conversation_id).log)
 

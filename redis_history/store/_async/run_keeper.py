@@ -40,6 +40,12 @@ class AsyncRunKeepers:
         run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
         return await run._keeper.take(run, wait)  # type: ignore[no-any-return]
 
+    async def hold(self, run: AsyncRun, outcome: RunOutcome) -> None:
+        """Renew a run that a worker has taken with a turn."""
+        server = await self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
+        run._keeper._hold(run, outcome)
+
     async def aclose(self) -> None:
         """End the jobs. Runs expire."""
         for keeper in [*self._keepers.values()]:

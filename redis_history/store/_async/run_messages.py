@@ -18,6 +18,10 @@ from redis_history.values.parts import ToolUsePart
 
 #: Messages in which open calls are searched first.
 _FIRST_LOOK: Final = 500
+#: Messages that may come between the beginning of a run and the first read.
+_NEWEST: Final = 20
+#: Messages that the end of a run names as answered, too.
+_MOST_TAKEN: Final = 1000
 
 
 @dataclass(eq=False, slots=True)
@@ -42,15 +46,21 @@ class AsyncRunMessages:
         self._cursor: Cursor | None = None  # up to which `of_others` has read
         self._newest = 0  # the newest sequence that it has seen
         self._newest_at: datetime | None = None  # the time of the newest message when the run began
-        self._returned: set[str] = set()
+        self._returned: dict[str, None] = {}  # in order
         self._growing: set[str] = set()  # ids of the replies that it has seen before their end
-        self._late: list[Message] = []  # taken for own ones until an attempt was refused
+        self._late: list[Message] = []  # to return: taken for own ones until an attempt was refused, or early
 
-    async def begin(self) -> None:
-        head = await self._backend.execute(ops.ReadHead(self._conversation_id, 1))
+    async def begin(self, first: int = 0) -> None:
+        """`first`: the first sequence that came after the run was taken with a turn."""
+        head = await self._backend.execute(ops.ReadHead(self._conversation_id, _NEWEST if first else 1))
         self._cursor = head.cursor
         for message in head.newest.messages:
             self._newest, self._newest_at = message.sequence or 0, message.timestamp
+            if first and self._newest >= first:
+                if message.status == "streaming":
+                    self._growing.add(message.id)
+                else:
+                    self._late.append(message)
 
     # Own messages
 
@@ -94,6 +104,25 @@ class AsyncRunMessages:
 
     # Messages of others
 
+    @property
+    def taken_up(self) -> tuple[str, ...]:
+        """The ids of the messages of others that `of_others` has returned, at most the last 1,000."""
+        return tuple(self._returned)[-_MOST_TAKEN:]
+
+    async def interrupted_since(self, start: int, end: int) -> Message | None:
+        """The newest message of an assistant that was interrupted, with start <= sequence < end."""
+        op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, _FIRST_LOOK, newest=True)
+        while op is not None:
+            page = await self._backend.execute(op)
+            own = [one for one in page.messages if start <= (one.sequence or 0) < end]
+            for message in sorted(own, key=lambda one: one.sequence or 0, reverse=True):
+                if message.role == "assistant" and message.status == "interrupted":
+                    return message  # type: ignore[no-any-return]
+            if own and len(own) < len(page.messages):
+                return None
+            op = next_page(op, page, PAGE)
+        return None
+
     async def of_others(self) -> list[Message]:
         """See `AsyncRun.messages`."""
         assert self._cursor is not None  # noqa: S101
@@ -118,7 +147,7 @@ class AsyncRunMessages:
         self._cursor, self._newest = cursor, newest
         late, self._late = self._late, []
         found = {one.id: one for one in late} | found
-        self._returned.update(found)
+        self._returned.update(dict.fromkeys(found))
         self._growing.difference_update(found)
         return list(found.values())
 

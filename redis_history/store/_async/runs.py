@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import (
     BackendRefusedError,
+    BudgetExceededError,
     DurabilityError,
     InvalidInputError,
     OutcomeUnknownError,
@@ -24,7 +26,7 @@ from redis_history.errors import (
 )
 from redis_history.store import operations as ops
 from redis_history.store import refusals
-from redis_history.store._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
+from redis_history.store._async._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
 from redis_history.store.operations.usage import EndBudget, reserve
@@ -34,6 +36,7 @@ from redis_history.values.helpers import MessageFields
 from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.parts import ToolUsePart
 from redis_history.values.runs import RunStatus
+from redis_history.values.turns import Turn
 
 _logger = logging.getLogger("redis_history")
 
@@ -85,6 +88,28 @@ class AsyncRun:
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
         self._budget_of: int | str | None = None  # the owner with a reservation for this run
+        self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
+        self._turn: Turn | None = None
+        self._suspended = False
+        self._error_name: str | None = None
+
+    @classmethod
+    def of_turn(cls, store: Any, conversation_id: str, run_id: str, taken: ops.RunOutcome) -> Self:
+        """The run that a worker has taken with a turn."""
+        run = cls(store, conversation_id, taken.turn.turn.agent_name if taken.turn else None, 0.0, CAN_CANCEL)
+        run.run_id, run._taken = run_id, taken
+        return run
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that this run answers, if a worker began it: `turn.messages`, `turn.attempt`, `turn.interrupted`."""
+        return self._turn
+
+    def suspend_turn(self) -> None:
+        """Leave the turn waiting when this run ends without an error, because a person has to decide something first.
+        `store.retry_turn`, or a further question, makes it owed again."""
+        self._fence_of_run()
+        self._suspended = True
 
     @property
     def stop_requested(self) -> bool:
@@ -175,20 +200,32 @@ class AsyncRun:
         return self
 
     async def _begin(self) -> None:
+        if self._taken is None:
+            waited = await self._take()
+        else:
+            await self._store._runs.hold(self, self._taken)
+            waited = False
+        try:
+            if self._taken is not None or (waited and self._budget_of is not None):
+                # Of the runs that were first, some may have used up the budget.
+                await self._reserve()
+            await self._messages.begin(0 if self._taken is None else self._first)
+            await self._settle_former()
+            if self._taken is not None and self._taken.turn is not None:
+                self._turn = await self._read_turn(*self._taken.turn)
+        except BaseException as error:
+            await uninterrupted(partial(self._abandon, error), self._unfinished)
+            raise
+
+    async def _take(self) -> bool:
+        """Wait for the run. Returns whether it had to wait."""
         await self._reserve()
         try:
-            waited = await self._store._runs.take(self, self._wait)
+            waited: bool = await self._store._runs.take(self, self._wait)
         except BaseException:
             await uninterrupted(self._unreserve, self._unfinished)
             raise
-        try:
-            if waited and self._budget_of is not None:  # those that were first may have used up the budget
-                await self._reserve()
-            await self._messages.begin()
-            await self._settle_former()
-        except BaseException:
-            await uninterrupted(self._abandon, self._unfinished)
-            raise
+        return waited
 
     async def _reserve(self) -> None:
         """Reserve a part of the owner's budget. Raises BudgetExceededError."""
@@ -210,6 +247,7 @@ class AsyncRun:
         elif error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
         stopped = self._is_own_cancellation(error)
+        self._error_name = None if kind is None else kind.__name__
 
         async def end() -> None:
             await self._end(status)
@@ -228,9 +266,13 @@ class AsyncRun:
         reason = f": {self._stop_reason}" if self._stop_reason else ""
         return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
 
-    async def _abandon(self) -> None:
-        """End a run that did not begin."""
-        await self._end("stopped" if self._stop_requested else "interrupted")
+    async def _abandon(self, error: BaseException | None = None) -> None:
+        """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
+        turn is given back."""
+        status: RunStatus = "stopped" if self._stop_requested else "interrupted"
+        if isinstance(error, BudgetExceededError):
+            status, self._error_name = "failed", type(error).__name__
+        await self._end(status)
 
     async def _end(self, status: RunStatus) -> None:
         self._ended = True
@@ -246,10 +288,12 @@ class AsyncRun:
             if fence is None:  # a request for the run may still be under way, or have succeeded
                 await self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
-                ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
+                op = ops.EndRun(self.conversation_id, fence, status, turn=self._end_of_turn(status))
+                ended = await self._store.backend.execute(op)
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     await self._settle_own("stopped")
-                    ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
+                    op = replace(op, status="stopped", turn=self._end_of_turn("stopped"))
+                    ended = await self._store.backend.execute(op)
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -262,6 +306,26 @@ class AsyncRun:
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
+
+    def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd | None:
+        """What becomes of the turn that this run answers."""
+        if self._taken is None:
+            return None
+        if status == "completed" and self._suspended:
+            return ops.TurnEnd("wait", agent_name=self.agent_name)
+        if status in ("completed", "stopped"):
+            return ops.TurnEnd("done", self._messages.taken_up, self.agent_name)
+        how = self._error_name or "Exception" if status == "failed" else "back"
+        return ops.TurnEnd(how, agent_name=self.agent_name)
+
+    async def _read_turn(self, turn: Turn, since: int) -> Turn:
+        """The turn with the messages that asked, and the partial reply of the attempt before."""
+        found = await self._store.backend.execute(
+            ops.ReadTogether(tuple(ops.FindMessage(self.conversation_id, one) for one in turn.message_ids))
+        )
+        messages = tuple(message for message in found if message is not None)
+        interrupted = await self._messages.interrupted_since(since, self._first) if turn.attempt > 1 else None
+        return replace(turn, messages=messages, interrupted=interrupted)
 
     async def _settle_own(self, status: RunStatus) -> None:
         await self._settle(await self._messages.own_open_calls(), "stopped" if status == "stopped" else "interrupted")
@@ -345,6 +409,20 @@ class AsyncRun:
             if self._canceller is not None:
                 self._canceller.cancel()
         return True
+
+    async def _give_back(self) -> None:
+        """Of a worker that ends: its turn is owed again at once. What the holder still writes is refused."""
+        fence = self._fence
+        if fence is None or self._ended or CAN_CANCEL:  # the end of a cancelled task does it
+            return
+        op = ops.EndRun(
+            self.conversation_id, fence, "interrupted", turn=ops.TurnEnd("back", agent_name=self.agent_name)
+        )
+        try:
+            await self._store.backend.execute(op)
+        except RedisHistoryError as error:  # the run expires
+            _logger.warning("a turn of conversation %r was not given back: %s", self.conversation_id[:80], error)
+        self._lose()
 
     def _lose(self) -> None:
         self._lost = True

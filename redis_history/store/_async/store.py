@@ -20,6 +20,7 @@ from redis_history.store._async._runtime import (
     wait_for_unfinished,
 )
 from redis_history.store._async.accounting import AsyncAccounting
+from redis_history.store._async.asking import AsyncAsking
 from redis_history.store._async.reading import AsyncReading
 from redis_history.store._async.run_keeper import AsyncRunKeepers
 from redis_history.store._async.runs import AsyncRun
@@ -41,7 +42,7 @@ _logger = logging.getLogger("redis_history")
 _MAX_REASON = 1000
 
 
-class AsyncHistoryStore(AsyncWriting, AsyncReading, AsyncAccounting):
+class AsyncHistoryStore(AsyncWriting, AsyncAsking, AsyncReading, AsyncAccounting):
     """Conversations in one namespace of one backend. Use it as a context manager.
 
     - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:

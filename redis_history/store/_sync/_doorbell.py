@@ -52,11 +52,13 @@ Way = Literal["notifications", "publish"]
 
 
 class Topic(NamedTuple):
-    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to."""
+    """A key whose changes are announced, or a pattern of keys; or a channel that only scripts publish to. `of_turns`: a
+    channel whose messages name a conversation; in a cluster, each node counts its own listeners."""
 
     name: bytes
     is_pattern: bool = False
     only_published: bool = False
+    of_turns: bool = False
 
 
 class Group(NamedTuple):
@@ -344,7 +346,7 @@ class Doorbell:
     def _channels(self, topic: Topic) -> list[Channel]:
         kind: Literal["", "p"] = "p" if topic.is_pattern else ""
         channels = [] if topic.only_published else [Channel(self._prefix + topic.name, Group(kind, False))]
-        if self.hears_published:
+        if self.hears_published or topic.of_turns:
             channels.append(Channel(topic.name, Group(kind, True)))
         return [*channels, *(Channel(name, _SHARDED) for name in self._shards(topic))]
 
@@ -377,6 +379,10 @@ class Doorbell:
         for topic in (Topic(name, is_pattern), Topic(name, only_published=True)):
             for wake in [*self._watchers.get(topic, ())]:
                 call_wake(topic, wake, conversation_id)
+        of_turns = Topic(name, only_published=True, of_turns=True)
+        for wake in [*self._watchers.get(of_turns, ())]:
+            named = Keyspace.name_to_id(_bytes(message["data"])) if kind == "message" else None
+            call_wake(of_turns, wake, named or None)
 
     def _wake_all(self, conversation_id: str | None) -> None:
         """Wake the watchers of patterns."""
@@ -413,7 +419,7 @@ class Doorbell:
 
 
 def call_wake(topic: Topic, wake: Any, conversation_id: str | None) -> None:
-    if topic.is_pattern:
+    if topic.is_pattern or topic.of_turns:
         wake(conversation_id)
     else:
         wake()

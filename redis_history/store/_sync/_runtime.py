@@ -398,6 +398,10 @@ class Caller:
             _thread_local.work = None
 
 
+#: Whether work can be cancelled.
+CAN_CANCEL: Final = False
+
+
 class Canceller:
     """A thread cannot be cancelled."""
 

@@ -41,6 +41,12 @@ class RunKeepers:
         run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
         return run._keeper.take(run, wait)  # type: ignore[no-any-return]
 
+    def hold(self, run: Run, outcome: RunOutcome) -> None:
+        """Renew a run that a worker has taken with a turn."""
+        server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
+        run._keeper._hold(run, outcome)
+
     def close(self) -> None:
         """End the jobs. Runs expire."""
         for keeper in [*self._keepers.values()]:

@@ -21,6 +21,7 @@ from redis_history.store._sync._runtime import (
     wait_for_unfinished,
 )
 from redis_history.store._sync.accounting import Accounting
+from redis_history.store._sync.asking import Asking
 from redis_history.store._sync.reading import Reading
 from redis_history.store._sync.run_keeper import RunKeepers
 from redis_history.store._sync.runs import Run
@@ -42,7 +43,7 @@ _logger = logging.getLogger("redis_history")
 _MAX_REASON = 1000
 
 
-class HistoryStore(Writing, Reading, Accounting):
+class HistoryStore(Writing, Asking, Reading, Accounting):
     """Conversations in one namespace of one backend. Use it as a context manager.
 
     - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:

@@ -24,6 +24,7 @@ from redis_history.store.operations.backend import Backend, ChangeQuery, Pending
 from redis_history.values.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 
 _logger = logging.getLogger("redis_history")
 
@@ -239,6 +240,7 @@ class Subscription(Feed):
         self._bell = WeakWake(self._notify)
         self._replies: dict[int, Progress] = {}
         self._run: RunInfo | UnsetType | None = UNSET
+        self._turns: tuple[Turn, ...] = ()
 
     @property
     def cursor(self) -> Cursor | None:
@@ -276,12 +278,13 @@ class Subscription(Feed):
     def _read(self) -> None:
         assert self._read_to is not None  # noqa: S101
         self._notified = self._read_now = False  # before the read: a later change notifies again
-        op = ReadChanges(self.conversation_id, self._read_to, replies=self._replies, run=self._run)
+        op = ReadChanges(self.conversation_id, self._read_to, replies=self._replies, run=self._run, turns=self._turns)
         changes = self._backend.execute(op)
         self._replies = changes.replies
         self._more = changes.more
         if not changes.more:
             self._run = changes.run
+            self._turns = changes.turns
         self._read_at = 0.0 if changes.more else self._read_after(changes)
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
@@ -322,8 +325,9 @@ class NamespaceSubscription(Feed):
         # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
-        # The newest run of each conversation.
+        # The newest run of each conversation, and what it is owed.
         self._runs: dict[str, RunInfo] = {}
+        self._turns: dict[str, tuple[Turn, ...]] = {}
 
     @property
     def cursors(self) -> dict[str, Cursor]:
@@ -408,9 +412,15 @@ class NamespaceSubscription(Feed):
         replies = self._replies.get(conversation_id, ({}, 0.0))[0]
         self._pending[conversation_id] = self._pending.pop(conversation_id)  # if the read fails, others are next
         run = self._runs.get(conversation_id, UNSET)
-        changes = self._backend.execute(ReadChanges(conversation_id, after, replies=replies, run=run))
+        turns = self._turns.get(conversation_id, ())
+        op = ReadChanges(conversation_id, after, replies=replies, run=run, turns=turns)
+        changes = self._backend.execute(op)
         if changes.run is not None:
             self._runs[conversation_id] = changes.run
+        if not changes.more:
+            self._turns.pop(conversation_id, None)
+            if changes.turns:
+                self._turns[conversation_id] = changes.turns
         del self._pending[conversation_id]
         self._replies.pop(conversation_id, None)
         if changes.replies or changes.check_in is not None or changes.dead:
@@ -431,6 +441,7 @@ class NamespaceSubscription(Feed):
         if isinstance(event, ConversationDeleted) or is_gone(event.cursor):
             self._cursors.pop(name, None)
             self._runs.pop(name, None)
+            self._turns.pop(name, None)
             if event.cursor.revision:
                 self._ended[name] = (event.cursor, time.monotonic() + _REMEMBERED)
         else:

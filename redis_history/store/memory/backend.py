@@ -122,6 +122,20 @@ class MemoryBackend:
                 self._space.watchers.pop((conversation_id, run_id), None)
                 self._space.drop_old_logs()
 
+    def watch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        """Like `AsyncBackend.watch_turns`."""
+        with self._lock:
+            self._space.turns.watchers.setdefault(agent_name, []).append(wake)
+
+    def unwatch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        """Like `AsyncBackend.unwatch_turns`."""
+        with self._lock:
+            watchers = self._space.turns.watchers.get(agent_name, [])
+            if wake in watchers:
+                watchers.remove(wake)
+            if not watchers:
+                self._space.turns.watchers.pop(agent_name, None)
+
     def capabilities(self) -> Capabilities:
         """Like `AsyncBackend.capabilities`."""
         with self._open_space():
@@ -183,6 +197,12 @@ class AsyncMemoryBackend(AsyncBackend):
 
     async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         self._memory.unwatch_run(conversation_id, run_id, wake)
+
+    async def watch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        self._memory.watch_turns(agent_name, number, wake)
+
+    async def unwatch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
+        self._memory.unwatch_turns(agent_name, number, wake)
 
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         return self._memory.poll_changes(query)

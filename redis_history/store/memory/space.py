@@ -16,6 +16,7 @@ import msgspec
 
 from redis_history.store import refusals
 from redis_history.store.changelog import LogEntry, token_of
+from redis_history.store.memory.owed import Turns
 from redis_history.store.memory.usage import Totals
 from redis_history.store.writes import FIELDS, Appended, Entry, LeaseKind, Precondition, RunFence
 from redis_history.values import Message, Position
@@ -367,6 +368,7 @@ class Space:
     drafts: MutableMapping[str, Draft] = field(default_factory=dict)
     runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
     usage: Totals = field(default_factory=Totals)
+    turns: Turns = field(default_factory=Turns)
     #: Functions to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 
@@ -484,6 +486,7 @@ class Space:
             del self.ended[name]
             self.drop_runs(name, of_deleted=True)
         self.ended[conversation_id] = token, now + _ENDED
+        self.turns.forget(conversation_id)
         del self.conversations[conversation_id]
 
     def draft(self, token: str) -> Draft:
@@ -507,8 +510,11 @@ class Space:
 
     def runs_of(self, conversation_id: str, kind: LeaseKind = "run") -> Runs:
         runs = self.runs.setdefault((conversation_id, kind), Runs())
+        before = runs.active
         if runs.refresh():
             self.announce(conversation_id)
+        if before is not None and runs.active is None and kind == "run":
+            self.turns.died(self, conversation_id, before.fence.fence)
         return runs
 
     def run_now(self, conversation_id: str) -> tuple[RunInfo | None, float | None]:

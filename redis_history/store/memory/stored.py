@@ -19,6 +19,7 @@ import msgspec
 
 from redis_history.store.capabilities import Capabilities
 from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.memory.owed import TurnState
 from redis_history.store.memory.space import Change, ConversationState, Draft, Runs, Space, StoredMessage
 from redis_history.store.memory.usage import OwnerTotals, StoredBudget
 from redis_history.store.operations import Entry, LeaseKind
@@ -49,11 +50,13 @@ class StoredBackend(MemoryBackend):
         )
         self._runs: _Stored[tuple[str, LeaseKind], Runs] = _Stored(self, "r", _decoder(Runs), _encode)
         self._drafts: _Stored[str, Draft] = _Stored(self, "d", _draft, _pack_draft)
+        self._turns: _Stored[str, list[TurnState]] = _Stored(self, "t", _decoder(list[TurnState]), _encode)
         space = self._space
         space.conversations, space.runs, space.drafts = self._conversations, self._runs, self._drafts
         self._totals: _Stored[str, OwnerTotals] = _Stored(self, "p", _decoder(OwnerTotals), _encode)
         self._budgets: _Stored[str, StoredBudget] = _Stored(self, "b", _decoder(StoredBudget), _encode)
         space.usage.owners, space.usage.budgets = self._totals, self._budgets
+        space.turns.states = self._turns
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
         space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
@@ -87,6 +90,8 @@ class StoredBackend(MemoryBackend):
             wakes = [wake for (name, _), those in space.watchers.items() if name in changed for wake in those]
             for wake_all in space.watchers_of_all:
                 wakes += [partial(wake_all, name) for name in ([None] if count > len(shared.changed) else changed)]
+            for workers in space.turns.watchers.values() if count else ():
+                wakes += [partial(wake_worker, None) for wake_worker in workers]
         for wake in wakes:
             wake()
 
@@ -121,7 +126,7 @@ class StoredBackend(MemoryBackend):
                 self._save(space, shared)
         except BaseException:  # also if the transaction cannot be committed
             self._outcomes.clear()
-            for one in (self._conversations, self._runs, self._drafts, self._totals, self._budgets):
+            for one in (self._conversations, self._runs, self._drafts, self._turns, self._totals, self._budgets):
                 one.forget()
             raise
 
@@ -129,6 +134,7 @@ class StoredBackend(MemoryBackend):
         for one in (self._drafts, self._totals, self._budgets):
             one.save()
         changed = [*self._conversations.save(), *(name for name, kind in self._runs.save() if kind == "run")]
+        changed += self._turns.save()
         logs = shared.logs | {name: list(log) for name, log in space.deleted_logs.items()}
         after = _Shared(
             logs={name: log for name, log in logs.items() if name in space.deleted},

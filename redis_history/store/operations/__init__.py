@@ -7,6 +7,7 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 """
 
 from redis_history.store.changelog import Changes
+from redis_history.store.claims import Action, Asking, Candidate, Claim, Look, Taken, TurnEnd
 from redis_history.store.operations.append import Append, Restore
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
 from redis_history.store.operations.base import Op, ReadTogether, Write
@@ -31,19 +32,35 @@ from redis_history.store.operations.read_changes import Head, ReadChanges, ReadH
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
 from redis_history.store.operations.run import EndRun, KeepRuns, LeaveRun, ReadRun, RunOutcome, StopRun, TakeRun
 from redis_history.store.operations.stream import GrowReply
+from redis_history.store.operations.turn import (
+    ChangeTurns,
+    CountTurns,
+    ListTurns,
+    LookForTurns,
+    Postpone,
+    ReadTurns,
+    RingWorker,
+    TakeSeat,
+)
 from redis_history.store.operations.update import ReplyEnd, UpdateMessage
 from redis_history.store.writes import ANY, Appended, Entry, LeaseKind, Precondition, RunFence
 
 __all__ = [
     "ANY",
+    "Action",
     "Append",
     "Appended",
     "Archive",
+    "Asking",
+    "Candidate",
+    "ChangeTurns",
     "Changes",
+    "Claim",
     "Clear",
     "Compact",
     "Compacted",
     "CountConversations",
+    "CountTurns",
     "DeleteConversation",
     "DeleteMessages",
     "DropDraft",
@@ -62,10 +79,14 @@ __all__ = [
     "LeaveRun",
     "ListConversations",
     "ListPreviews",
+    "ListTurns",
+    "Look",
+    "LookForTurns",
     "Marks",
     "NoteFork",
     "Op",
     "Page",
+    "Postpone",
     "Precondition",
     "Preview",
     "Publish",
@@ -79,8 +100,10 @@ __all__ = [
     "ReadPage",
     "ReadRun",
     "ReadTogether",
+    "ReadTurns",
     "ReplyEnd",
     "Restore",
+    "RingWorker",
     "RunFence",
     "RunOutcome",
     "ScanConversations",
@@ -90,6 +113,9 @@ __all__ = [
     "StopRun",
     "StoredArchive",
     "TakeRun",
+    "TakeSeat",
+    "Taken",
+    "TurnEnd",
     "UpdateMessage",
     "Write",
     "WriteDraft",

@@ -2,8 +2,10 @@
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
 -- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each), then for each with usage its index (uint16), the
---       length of its usage as a byte, and that (see _usage.lua); then three for each, ids distinct: the field of
+--       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
+--       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
+--       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
+--       13 and so on: three for each message, ids distinct: the field of
 --       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
 --       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
@@ -15,8 +17,8 @@
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
--- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
+-- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
+local FIRST, WIDTH, FIELDS = 13, 3, 10
 local replace = ARGV[10] == '1'
 local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
@@ -50,6 +52,13 @@ local unusual = replace or not epoch or lives or asks or old_entries or excess o
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
+local usage_at = 18
+if #ARGV[12] > 18 then usage_at = 20 + struct.unpack('>I2', ARGV[12], 19) end
+if usage_at > 20 then
+-- include _turns
+  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 21, usage_at)))
+  unusual = unusual or owed.refused
+end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
 if unusual or begins then
@@ -58,11 +67,11 @@ end
 if unusual or searched then
 -- include _document
 end
-if #ARGV[12] > 18 then
+if #ARGV[12] > usage_at then
 -- include _usage
-  usage.read(ARGV[12], 19)
+  usage.read(ARGV[12], usage_at + 1)
 end
-if unusual or owner or agent or forked or usage then
+if unusual or owner or agent or forked or usage or owed then
 -- include _declared _lists
 end
 local stored, before_count, seen, updated
@@ -76,7 +85,8 @@ local reply = unusual and settled()
 if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
-if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
+if owed and owed.refused then return ended({'turns'}) end
+if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
@@ -87,6 +97,7 @@ elseif owners then
   needed = lists_of(owners)
 end
 if usage then needed = usage.keys({owner, agent}, needed) end
+if owed then needed = owed.needed(needed or {}) end
 local ask = needed and undeclared_keys(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
@@ -201,6 +212,7 @@ end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
+if owed and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- The marks of this call do not recognize messages that others had stored.

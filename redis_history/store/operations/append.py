@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from redis_history.errors import BatchTooLargeError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.store import refusals
 from redis_history.store.changelog import Kind
-from redis_history.store.operations.base import Steps, T, Write, field_of
+from redis_history.store.claims import Asking
+from redis_history.store.operations.base import Steps, T, Write, field_of, with_turn_keys
 from redis_history.store.operations.documents import purge_after, write_documents
 from redis_history.store.operations.drafts import drop_forks
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
@@ -51,6 +52,8 @@ class _Adding(Write[T], frozen=True):
 
     entries: tuple[Entry, ...]
     vectors: tuple[bytes, ...] = ()
+    #: Of a single message that asks for an answer.
+    asking: Asking | None = None
 
     def _send(self, settings: Settings, how: bytes) -> Steps[Any]:
         """The steps of one call of the script. `how`: its argument 10."""
@@ -77,11 +80,17 @@ class _Adding(Write[T], frozen=True):
                 fields = self._document(index)
                 rest += (b"%d" % len(fields), *fields)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        args = [how, most, _pack_totals(len(self.entries), characters, tokens) + usages, *rest]
+        totals = _pack_totals(len(self.entries), characters, tokens)
+        if self.asking is not None or usages:
+            asking = b"" if self.asking is None else self.asking.packed(self.entries[0].message.id)
+            totals += len(asking).to_bytes(2, "big") + asking + usages
+        args = [how, most, totals, *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
         call = self.script_call(APPEND, settings, args, reply=self.token if begins else "")
+        if self.asking is not None:
+            call = with_turn_keys(call, self.conversation_id, self.asking.agent_name, settings)
         return self.send(call, settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:
@@ -203,6 +212,8 @@ class Append(_Adding[list[Appended]], frozen=True):
             pairs = zip(self.entries, before, strict=True)
             return [stored.outcome(entry, self.token) for entry, stored in pairs if stored is not None]
         space.check(self.conversation_id, self.precondition)
+        if self.asking is not None:
+            space.turns.check_room(self.conversation_id, self.asking.agent_name)
         conversation = space.find_or_create(self.conversation_id, self.token)
         outcome, references, clock = [], [], space.now()
         for entry, stored in zip(self.entries, before, strict=True):
@@ -215,6 +226,8 @@ class Append(_Adding[list[Appended]], frozen=True):
             outcome.append(Appended(conversation.revision + 1, entry.placed(position), False))
         gone = space.trimmed(self.conversation_id, conversation)
         space.write(self, conversation, Kind.APPENDED, references=references, ids=gone)
+        if self.asking is not None and references:
+            space.turns.ask(space, self.conversation_id, self.asking, [references[0][0]])
         return outcome
 
 

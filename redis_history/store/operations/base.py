@@ -19,7 +19,7 @@ from redis_history.errors import CorruptDataError, DurabilityError, RedisHistory
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys
+from redis_history.store.operations.keys import ConversationKeys, Keyspace
 from redis_history.store.operations.scripts import Script, with_key_locking
 from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Precondition, RunFence
@@ -184,14 +184,25 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
 
 
-def with_extra_keys(call: Call, known: ExtraKeys | None = None) -> Steps[Any]:
-    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply."""
+def with_turn_keys(call: Call, conversation_id: str, agent_name: str | None, settings: Settings) -> Call:
+    """A call that changes the turn of an agent, with the keys of turns that are known."""
+    bucket = Keyspace.bucket_of(conversation_id)
+    known = settings.keyspace.turn_keys(agent_name, bucket)
+    extra = (*known, *settings.turn_keys.of(call.key))
+    return replace(call, keys=(*call.keys, *dict.fromkeys(key for key in extra if key not in call.keys)))
+
+
+def with_extra_keys(call: Call, known: ExtraKeys | None = None, turns: ExtraKeys | None = None) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `turns`
+    only remembers keys, for with_turn_keys."""
     before = known.of(call.key) if known is not None else ()
     call = replace(call, decode=as_is, keys=(*call.keys, *before))
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
         if known is not None:
             known.learn(call.key, (*before, *missing))
+        if turns is not None:
+            turns.learn(call.key, (*turns.of(call.key), *missing))
         call = replace(call, keys=(*call.keys, *missing))
         reply = yield call
     return reply
@@ -321,7 +332,7 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        reply = yield from with_extra_keys(call, settings.lists)
+        reply = yield from with_extra_keys(call, settings.lists, settings.turn_keys)
         own = reply if settings.confirm is None else reply[0]
         if drop is not None and type(own) is list and own[0] == b"forks":
             _, own, forks = own
@@ -365,6 +376,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
             raise refusals.conversation_missing(self.conversation_id)
         if kind == b"exists":
             raise refusals.conversation_exists(self.conversation_id, reply[1])
+        if kind == b"turns":
+            raise refusals.too_many_turns(self.conversation_id)
         if kind == b"run":
             raise refusals.run_lost(self.conversation_id)
         raise refusals.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)

@@ -9,7 +9,7 @@
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
 -- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as
--- dead}. Last the run, its queue and the time in milliseconds: see run.lua. Or {'keys', ...}: see _head.lua, _archive.lua
+-- dead}. Then the run, its queue and the time in milliseconds: see run.lua; last the turns as turns.lua returns them. Or {'keys', ...}: see _head.lua, _archive.lua
 -- and _live.lua.
 use_archives()
 use_places()
@@ -164,7 +164,13 @@ if listed_replies and at >= length then
   end
   if #contents > 1 then return contents end
 end
-local run = redis.call('HMGET', state, 'R', 'Q')
+local run = redis.call('HMGET', state, 'R', 'Q', 'P', 'U')
+local turns
+if run[3] then
+-- include _turns
+  turns = owed.read(run[3])
+  owed.prune(turns)
+end
 local clock = run[1] and redis.call('TIME') or {0, 0}
 return {epoch, revision, head, replaced or '', first, entries, replies, run[1] or '', run[2] or '',
-        clock[1] * 1000 + math.floor(clock[2] / 1000)}
+        clock[1] * 1000 + math.floor(clock[2] / 1000), turns and #turns > 0 and cmsgpack.pack(turns) or '', run[4] or ''}

@@ -7,6 +7,13 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written. With forks under way: see with_forks.
 use_journal()
 use_documents()
+local turns = redis.call('HGET', state, 'P')
+if turns then
+-- include _turns
+  turns = owed.read(turns)
+  local ask = undeclared_keys(owed.keys(turns))
+  if ask then return ask end
+end
 local known, seen, reply = open_removal()
 if reply then return reply end
 local revision = tonumber(known[2] or 0)
@@ -20,6 +27,7 @@ local function listeners()
 end
 local watched = listeners()
 free()
+if turns then owed.forget(turns) end
 local last = head_of_entry(ENDED, clock())
 if watched then
   write_log(last, {revision + 1})

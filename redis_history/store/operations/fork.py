@@ -501,7 +501,7 @@ class _Reading:
                 messages = (event.message,)
             case events.MessagesDeleted():
                 gone = event.message_ids
-            case events.ConversationUpdated() | events.ReplyGrew() | events.RunChanged():
+            case events.ConversationUpdated() | events.ReplyGrew() | events.RunChanged() | events.TurnChanged():
                 pass
             case _:
                 raise _StaleError

@@ -17,6 +17,12 @@
     rh2:{<namespace>:<bucket>}:p                   hash: the usage of the bucket's conversations by day and agent
     rh2:{<namespace>:<bucket>}:p:<digest>          hash: the same of those of a user_id
     rh2:{<namespace>:<bucket>}:b:<digest>          hash: the budget of a user_id, in the bucket of this
+    rh2:{<namespace>:<bucket>}:q                   sorted set: the bucket's conversations with a turn that is owed or
+                                                   running, by the time of the question
+    rh2:{<namespace>:<bucket>}:h                   sorted set: those with a turn that waits or is parked
+    rh2:{<namespace>:<bucket>}:q:<digest>          sorted set: the turns of an agent, by the time when they are due
+    rh2:{<namespace>:<bucket>}:q:<digest>:<digest>    sorted set: those of an agent and an owner
+    rh2:{<namespace>:<bucket>}:k:<digest>:<digest>    sorted set: the runs of an agent and an owner, where limited
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
@@ -30,6 +36,7 @@ lists are few enough to merge for a listing, and enough to spread over the nodes
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
@@ -43,16 +50,20 @@ _MAX_NAMESPACE_BYTES: Final = 128
 
 
 def is_list(key: bytes) -> bool:
-    """Whether it is the list of an owner, an agent or forks, or a key of usage. Only lists and the totals of owners end
-    with a SHA-1. Writes of a conversation need the same ones again."""
-    last = key.rpartition(b":")[2]
-    return len(last) == 40 or last in (b"k", b"p")
+    """Whether it is the list of an owner, an agent or forks, or a key of usage. Writes of a conversation need the same
+    ones again."""
+    kind, last = (b"", *key.rsplit(b":", 2))[-2:]
+    return last in (b"k", b"p") if len(last) != 40 else kind in (b"u", b"v", b"f", b"p")
 
 
 def without_digest(key: bytes) -> bytes:
-    """A key that `is_list` knows, without its digest: a conversation has one of each kind."""
-    rest, _, last = key.rpartition(b":")
-    return rest if len(last) == 40 else key
+    """A key without the digest at its end, if `is_list` knows it: a conversation has one of each kind."""
+    return key[:-40] if len(key.rpartition(b":")[2]) == 40 and is_list(key) else key
+
+
+def is_of_turns(key: bytes) -> bool:
+    """Whether it lists turns."""
+    return key[key.find(b"}:") + 2 :].split(b":")[0] in (b"q", b"h") and not key.endswith((b":s", b":m", b":l"))
 
 
 def is_reply_or_archive(key: bytes) -> bool:
@@ -145,6 +156,35 @@ class Keyspace:
         """The key of the budget of an owner."""
         digest = digest_of(owner)
         return b"%b%02x}:b:%b" % (self._prefix, int(digest[:8], 16) % BUCKETS, digest)
+
+    def turn_lists(self, *, open: bool) -> list[bytes]:
+        """The key of each bucket's list of conversations with a turn that is owed or running, or waits or is parked."""
+        kind = b"q" if open else b"h"
+        return [b"%b%02x}:%b" % (self._prefix, bucket, kind) for bucket in range(BUCKETS)]
+
+    def turn_keys(self, agent_name: str | None, bucket: int) -> tuple[bytes, ...]:
+        """What each call that changes the turn of an agent may touch. Scripts also make these keys."""
+        index = self.turn_index(agent_name, bucket)
+        base = index[: -len("q:") - 40]
+        return base + b"q", base + b"h", index
+
+    def turn_index(self, agent_name: str | None, bucket: int) -> bytes:
+        """What the workers of an agent look at. Scripts also make this key."""
+        digest = hashlib.sha1((agent_name or "").encode(), usedforsecurity=False).hexdigest().encode()
+        return b"%b%02x}:q:%b" % (self._prefix, bucket, digest)
+
+    def turn_indexes(self, agent_name: str | None) -> list[bytes]:
+        return [self.turn_index(agent_name, bucket) for bucket in range(BUCKETS)]
+
+    def seats(self, agent_name: str | None, owner: int | str) -> bytes:
+        """The runs of an owner that workers of an agent make now, where their number is limited."""
+        digest = digest_of(owner)
+        index = self.turn_index(agent_name, zlib.crc32(digest) % BUCKETS)
+        return index.replace(b"}:q:", b"}:k:") + b":" + digest
+
+    def worker_channel(self, agent_name: str | None, number: int) -> bytes:
+        """A channel that wakes an idle worker of an agent. Scripts also make this name."""
+        return self.turn_index(agent_name, 0).replace(b"}:q:", b"}:w:") + b":%d" % number
 
     def pending_work(self) -> list[bytes]:
         """The key of each bucket's unfinished work on search documents."""

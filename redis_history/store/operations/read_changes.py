@@ -29,10 +29,12 @@ from redis_history.store.operations.run import bury_run, read_run
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_content
+from redis_history.store.operations.turn import read_turns
 from redis_history.values import Message, Position
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 from redis_history.values.wire import decode_member
 
 if TYPE_CHECKING:
@@ -123,12 +125,14 @@ def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Cu
 class ReadChanges(OnConversation, Op[Changes], frozen=True):
     """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
     replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
-    it differs from `run`, the run that the reader knows (UNSET: it has not read before)."""
+    it differs from `run`, the run that the reader knows (UNSET: it has not read before), and the turns, if they
+    differ from `turns`."""
 
     after: Cursor
     limit: int = 100
     replies: dict[int, Progress] = field(default_factory=dict)
     run: RunInfo | UnsetType | None = UNSET
+    turns: tuple[Turn, ...] = ()
 
     def steps(self, settings: Settings) -> Steps[Changes]:
         changes: Changes = yield from read(self.call(settings), settings)
@@ -167,6 +171,8 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             run=run,
             expires=expires,
             known_run=self.run,
+            turns=read_turns(self.conversation_id, *reply[10:12]),
+            known_turns=self.turns,
         )
         return replace(changes, dead_run=dead)
 
@@ -190,6 +196,8 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             run=run,
             expires=expires,
             known_run=self.run,
+            turns=space.turns.of(space, self.conversation_id),
+            known_turns=self.turns,
         )
 
     def _reply(self, conversation: ConversationState, reply: Reply) -> LiveReply:

@@ -5,19 +5,23 @@
 -- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)   then the
 --       arguments of the action:
---   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to
+--   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to; of a worker
+--          that takes a turn, MessagePack: agent name, failures until the turn is parked, first and longest pause, and the
+--          owner's queue in which the worker found the turn, or ''
 --          5 milliseconds for which a place in the queue is kept   6 milliseconds after which a waiter that has not answered
 --          is passed over   7 the fence of an expired lease whose holder is dead, or '0'
 --          then run id and agent name of each caller, oldest first
 --   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
---   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it
+--   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it   7 what becomes of the turn that
+--          the run answers, see owed.settle in _turns.lua   then the ids of the messages that it has taken up
 --   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
 --   bury   3 the fence of an expired lease whose holder is dead: the lease ends as 'interrupted'
 --   leave  run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
 --   read
 --
 -- Returns {what happened, lease, queue, now, run id}: 'taken', 'busy', 'expired', 'kept', 'lost', 'ended', 'stopping', 'none' or
--- 'read'. `lease` and `queue` are the values of the fields, or ''; all times are milliseconds of this server's clock. The run id
+-- 'read'; for a worker, 'no turn' if there is none to take, and with 'taken' also the turn. Or {'keys', ...}: see _change.lua.
+-- `lease` and `queue` are the values of the fields, or ''; all times are milliseconds of this server's clock. The run id
 -- is that of a caller of `take` that had the lease before, and has lost it, or that has left.
 --
 -- An expired lease stays that of its holder until it is taken or buried: the server may have been away, so that nobody could
@@ -36,7 +40,7 @@ local state, log, action, lease, publishing = KEYS[1], KEYS[2], ARGV[1], string.
 local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q')
+local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q', 'P')
 local run = known[1] and cmsgpack.unpack(known[1])
 local waiting = lease == 'R' and known[2]
 local queue = waiting and cmsgpack.unpack(waiting) or {}
@@ -44,6 +48,19 @@ local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, F
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
+local claim = action == 'take' and #ARGV[4] > 1 and cmsgpack.unpack(ARGV[4]) or nil
+local turns, TURN -- those that the end of a run, or a worker, may change; and the places of their fields
+if lease == 'R' and (known[7] or claim) and action ~= 'keep' and action ~= 'read' and action ~= 'stop' then
+-- include _turns
+  turns, TURN = owed.read(known[7]), owed.TURN
+  local names = owed.keys(turns)
+  if claim then
+    names[#names + 1] = owed.index(claim[1])
+    if claim[5] ~= '' then names[#names + 1] = owed.index(claim[1]) .. ':' .. claim[5] end
+  end
+  local ask = undeclared_keys(names)
+  if ask then return ask end
+end
 
 local present = {}
 for _, place in ipairs(queue) do
@@ -54,6 +71,15 @@ queue = present
 
 local function answer(what, id)
   return {what, run and cmsgpack.pack(run) or '', #queue > 0 and cmsgpack.pack(queue) or '', now, id or ''}
+end
+
+-- The reply to a caller of `take` whose run is the newest.
+local function answer_to_holder()
+  local reply = answer(active and 'taken' or 'lost', run[ID])
+  for _, turn in ipairs(active and turns or {}) do
+    if turn[TURN.status] == 'running' and turn[TURN.fence] == run[FENCE] then reply[6] = cmsgpack.pack(turn) end
+  end
+  return reply
 end
 
 -- Stores lease and queue. A conversation that does not exist keeps them for a while only. The first write takes no memory, so
@@ -89,12 +115,41 @@ local function is_known(id) return known[4] and string.find(known[4], id, 1, tru
 
 local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)) end
 
--- The holder has ended the lease, or is dead: the next one may take it from now on.
-local function free(status, ended)
+-- The holder has ended the lease, or is dead: the next one may take it from now on. `how`: what becomes of the turn that it
+-- answers, `ids`: the messages that it has taken up. The first write takes no memory, see `store`.
+local function free(status, ended, how, ids)
   run[STATUS], run[ENDED], run[FREED], active, expired = status, ended, now, false, false
+  if turns then
+    redis.call('HDEL', state, 'z')
+    owed.settle(turns, run[FENCE], how or 'back', ids or {}, now)
+  end
 end
 
-local function begin(id, agent, milliseconds)
+-- The turn that this worker may take now. What workers see of another one is corrected. A full server refuses to begin, because
+-- the answer could not be stored: its turn would be parked.
+local function turn_to_take()
+  local agent, pruned = claim[1], owed.prune(turns, true)
+  local turn = owed.find(turns, agent)
+  if turn and turn[TURN.status] == 'running' and not (active and turn[TURN.fence] == run[FENCE]) then
+    owed.fail(turn, 'WorkerDied', now) -- a failover has lost the end of its run
+    pruned = true
+  end
+  local is_owed = turn and turn[TURN.status] == 'owed'
+  if is_owed and turn[TURN.due] <= now then
+    if pruned then owed.save(turns) end
+    return turn
+  end
+  if turn and turn[TURN.status] == 'running' then
+    redis.call('ZADD', owed.index(agent), run[EXPIRES], 'r' .. owed.name)
+    return expired and turn or nil
+  end
+  owed.dequeue(agent, '', 0)
+  if claim[5] ~= '' then owed.dequeue(agent, claim[5], 0) end
+  if is_owed then owed.enqueue(turn) end
+  if pruned or not known[7] then owed.save(turns) end
+end
+
+local function begin(id, agent, milliseconds, turn)
   local fence, since, former = (known[5] or 0) + 1, 0, {}
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[FIRST] end
@@ -105,18 +160,28 @@ local function begin(id, agent, milliseconds)
   active = true
   redis.call('HSET', state, 'f', fence, 'Z', with_id(id))
   store()
+  if turn then
+    owed.begin(turn, fence, id, run[FIRST], run[EXPIRES], {claim[2], claim[3], claim[4]}, now)
+    owed.save(turns)
+  end
   announce()
-  return answer('taken')
+  return answer_to_holder()
 end
 
 if action == 'take' then
   local milliseconds, waits, place_lasts, patience, dead = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], tonumber(ARGV[6]), ARGV[7]
-  local CALLERS, LATE = 8, 250
+  local CALLERS, LATE, BUSY = 8, 250, 1000
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
   if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + milliseconds) end -- if the clock was set back
   if expired and run[FENCE] == tonumber(dead) then
-    free('interrupted', run[EXPIRES])
+    free('interrupted', run[EXPIRES], 'WorkerDied')
     ring_first()
+  end
+  local taking = claim and turn_to_take()
+  if claim and not taking then
+    if run or #queue > 0 or waiting then store() end
+    if run and run[ID] == ARGV[CALLERS] then return answer_to_holder() end
+    return answer('no turn')
   end
 
   -- The place of the waiter whose turn it is. A silent one may be dead, and is passed over; it keeps its place until that
@@ -135,7 +200,7 @@ if action == 'take' then
   for i, place in ipairs(queue) do at[place[1]] = i end
   for i = CALLERS, #ARGV, 2 do
     local id = ARGV[i]
-    if run and run[ID] == id then return answer(active and 'taken' or 'lost', id) end
+    if run and run[ID] == id then return answer_to_holder() end
     if is_known(id) then return answer('lost', id) end
     if at[id] then
       queue[at[id]][4] = now + place_lasts
@@ -151,7 +216,7 @@ if action == 'take' then
     for i = CALLERS, #ARGV, 2 do
       if ARGV[i] == first[1] then
         table.remove(queue, nth)
-        return begin(first[1], first[2], milliseconds)
+        return begin(first[1], first[2], milliseconds, taking)
       end
     end
     ring(first[1]) -- it may have missed the end of the last run
@@ -167,6 +232,8 @@ if action == 'take' then
   end
   if run or #queue > 0 or waiting then store() end
   if changed then announce() end
+  -- Workers leave the turn alone until the run has ended, or may have expired.
+  if taking then owed.watch(taking, active and not expired and run[EXPIRES] or now + BUSY, 0) end
   return answer(expired and 'expired' or 'busy')
 end
 
@@ -184,7 +251,7 @@ if action == 'keep' or action == 'end' then
   local status, rest = ARGV[5], ARGV[6]
   if not active then return answer(run[STATUS] == status and 'ended' or 'lost') end
   if run[STATUS] == 'stopping' and status == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  free(status, now)
+  free(status, now, turns and ARGV[7], turns and {unpack(ARGV, 8)}) -- at most 1,000
   run[EXPIRES] = now + rest
   store()
   announce()
@@ -195,7 +262,7 @@ end
 if action == 'bury' then
   local fence = tonumber(ARGV[3])
   if expired and run[FENCE] == fence then
-    free('interrupted', run[EXPIRES])
+    free('interrupted', run[EXPIRES], 'WorkerDied')
     store()
     announce()
     ring_first()
@@ -225,7 +292,7 @@ if action == 'leave' then
   redis.call('HDEL', state, 'z') -- takes no memory, and after it, a full server accepts the writes below
   if known[4] ~= ids then redis.call('HSET', state, 'Z', known[4]) end
   if active and gone[run[ID]] then
-    free('interrupted', now)
+    free('interrupted', now, 'back')
     run[EXPIRES], left = now, true
   end
   for _, place in ipairs(queue) do

@@ -11,12 +11,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history.errors import CorruptDataError, RedisHistoryError
+from redis_history.store.claims import Claim, Taken, TurnEnd
 from redis_history.store.leases import PROMISE, Contact, Lease
-from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps
+from redis_history.store.operations.base import (
+    UNREADABLE,
+    Call,
+    OnConversation,
+    Op,
+    Pause,
+    Steps,
+    decoded,
+    with_extra_keys,
+    with_turn_keys,
+)
+from redis_history.store.operations.keys import Keyspace
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
+from redis_history.store.operations.turn import read_taken
 from redis_history.store.writes import FIELDS, LeaseKind, RunFence
 from redis_history.values.runs import (
     ANSWER_SECONDS,
@@ -32,7 +46,7 @@ from redis_history.values.times import from_microseconds
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Runs, Space
 
-RUN: Final = load_script("run", "_publish")
+RUN: Final = load_script("run", "_declared", "_publish")
 _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
@@ -49,7 +63,7 @@ class RunOutcome(Struct, frozen=True):
     `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
     run has ended, or that left the queue. `unsettled_from`: the first sequence of the interrupted runs right before
     it. `look_in`: seconds until the present run expires, or until a waiter may be passed over; None if neither is
-    pending.
+    pending. `turn`: the turn that a worker has taken with the run.
     """
 
     done: bool
@@ -58,29 +72,40 @@ class RunOutcome(Struct, frozen=True):
     lost: str | None = None
     unsettled_from: int | None = None
     look_in: float | None = None
+    turn: Taken | None = None
 
 
 class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
     """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
     run id and agent name of each, oldest first. With `wait`, the others get or keep a place in the queue;
     without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` names the holder.
-    A compressor takes its lease only if the conversation exists."""
+    A compressor takes its lease only if the conversation exists; a worker (`claim`) takes the run only if there is a
+    turn of its agent that is due."""
 
     callers: tuple[tuple[str, str | None], ...]
     wait: bool
     seconds: float = RUN_SECONDS
     kind: LeaseKind = "run"
+    claim: Claim | None = None
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
         """Make two calls if the present lease has expired and its holder is dead. A waiter in the queue asks again;
         other callers wait here until that is certain, see `leases`."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
-        before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS, _ANSWER_MS]
+        how = b"1" if self.wait else b"0" if self.claim is None else self.claim.packed
+        before = [_milliseconds(self.seconds), how, _PLACE_MS, _ANSWER_MS]
 
         def take(dead: bytes) -> Call:
-            return _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+            call = _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+            if self.claim is None:
+                return call
+            call = with_turn_keys(call, self.conversation_id, self.claim.agent_name, settings)
+            if not self.claim.queue:
+                return call
+            index = settings.keyspace.turn_index(self.claim.agent_name, Keyspace.bucket_of(self.conversation_id))
+            return replace(call, keys=(*call.keys, b"%b:%b" % (index, self.claim.queue.encode())))
 
-        reply: _Reply = yield take(b"0")
+        reply: _Reply = yield from _with_turns(take(b"0"), settings)
         if reply.what != b"expired":
             return reply.outcome
         contact = _contact(self.conversation_id, settings)
@@ -88,7 +113,7 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         if pause:
             yield Pause(pause)
         if pause or not contact.spares(reply.lease, reply.over):
-            reply = yield take(reply.number)
+            reply = yield from _with_turns(take(reply.number), settings)
         return reply.outcome
 
     @property
@@ -102,6 +127,8 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         rests = runs.run is not None and runs.active is None and runs.run.expires > time.time()
         if self.kind == "compressor" and (rests or space.find(name) is None):
             return _outcome(name, runs, False)
+        if self.claim is not None:
+            return self._take_turn(space, runs, self.claim)
         ends = time.time() + PLACE_SECONDS
         own = {run_id for run_id, _ in self.callers}
         for run_id, agent in self.callers:
@@ -134,6 +161,28 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
             space.announce_run(name, self.kind)
         return _outcome(name, runs, False)
 
+    def _take_turn(self, space: Space, runs: Runs, claim: Claim) -> RunOutcome:
+        name, (run_id, agent) = self.conversation_id, self.callers[0]
+        run = runs.active
+        if run is not None and run.fence.run_id == run_id:
+            turn = space.turns.taken(name, run)
+            return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from, turn=turn)
+        if run_id in runs.last_ids:
+            return _outcome(name, runs, False, lost=run_id)
+        state = space.turns.to_take(space, name, claim)
+        if state is None:
+            return _outcome(name, runs, False)
+        if run is not None or runs.turn() is not None:
+            space.turns.busy(state, run)
+            return _outcome(name, runs, False)
+        conversation = space.find(name)
+        newest = conversation.sequence if conversation is not None else 0
+        run = runs.begin(RunWaiter(run_id, agent, datetime.now(UTC)), self.kind, self.seconds, newest)
+        space.turns.begin(space, name, state, run, claim)
+        space.announce_run(name, self.kind)
+        turn = space.turns.taken(name, run)
+        return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from, turn=turn)
+
 
 class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
     """Renew leases, by conversation: they expire in `seconds`. Done for each that its holder still has. `in_time`: it
@@ -165,15 +214,22 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
 
 class EndRun(OnConversation, Op[RunOutcome], frozen=True):
     """End a run with this status. Done unless its holder had lost it. A run that was asked to stop does not end as
-    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds."""
+    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds.
+    `turn`: what becomes of the turn that it answers."""
 
     fence: RunFence
     status: str
     rest: float = 0.0
+    turn: TurnEnd | None = None
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        args = *_fence(self.fence), self.status.encode(), _milliseconds(self.rest)
-        reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
+        args = [*_fence(self.fence), self.status.encode(), _milliseconds(self.rest)]
+        if self.turn is not None:
+            args += self.turn.how.encode(), *map(str.encode, self.turn.taken)
+        call = _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
+        if self.turn is not None:
+            call = with_turn_keys(call, self.conversation_id, self.turn.agent_name, settings)
+        reply: _Reply = yield from _with_turns(call, settings)
         # Asked to stop, and not ended: see EndRun.
         return msgspec.structs.replace(reply.outcome, done=reply.what == b"ended")
 
@@ -188,6 +244,8 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
             return _outcome(name, runs, False)
         run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
         run.expires, runs.freed = time.time() + self.rest, time.time()
+        if self.fence.kind == "run":
+            space.turns.settle(space, name, self.fence.fence, self.turn or TurnEnd("back"))
         space.announce_run(name, self.fence.kind)
         space.ring_first(name, runs)
         return _outcome(name, runs, True)
@@ -228,7 +286,8 @@ class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
     run_ids: tuple[str, ...]
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        reply: _Reply = yield _call(self.conversation_id, settings, b"leave", *map(str.encode, self.run_ids), keys=2)
+        call = _call(self.conversation_id, settings, b"leave", *map(str.encode, self.run_ids), keys=2)
+        reply: _Reply = yield from _with_turns(call, settings)
         return reply.outcome
 
     def apply(self, space: Space) -> RunOutcome:
@@ -239,6 +298,7 @@ class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
         if run is not None and run.fence.run_id in self.run_ids:
             run.status, run.ended_at, run.expires, left = "interrupted", datetime.now(UTC), time.time(), True
             runs.freed = run.expires
+            space.turns.settle(space, name, run.fence.fence, TurnEnd("back"))
         runs.queue = rest
         if left:
             space.announce(name)
@@ -299,12 +359,17 @@ def _call(
     return Call(RUN, declared, [action, FIELDS[kind] + settings.publish_command, *args], decode, renews=True)
 
 
+def _with_turns(call: Call, settings: Settings) -> Steps[Any]:
+    """The outcome of a call that may change turns, for whose keys the script asks."""
+    return decoded(call, (yield from with_extra_keys(call, None, settings.turn_keys)))
+
+
 def _contact(conversation_id: str, settings: Settings) -> Contact:
     return settings.contact_of(settings.keyspace.conversation(conversation_id).state)
 
 
 def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:
-    what, run, queue, now, run_id = reply
+    what, run, queue, now, run_id = reply[:5]
     present = read_run(conversation_id, settings, run, queue, now, kind=kind)
     fence = before = None
     packed: list[Any] = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
@@ -317,7 +382,8 @@ def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list
     if what == b"busy" and run and not active:  # it is another waiter's turn
         look_in = (packed[11] - now) / 1000 + ANSWER_SECONDS
         look_in = look_in if look_in > 0 else _LOOK_AGAIN
-    outcome = RunOutcome(what in _DONE, present.info, fence, lost, before, look_in)
+    turn = read_taken(conversation_id, reply[5]) if len(reply) > 5 and reply[5] else None
+    outcome = RunOutcome(what in _DONE, present.info, fence, lost, before, look_in, turn)
     over = (now - ends) / 1000 if active else 0.0
     return _Reply(what, outcome, b"%d" % number, over, (conversation_id, f"{kind} {number}"), present.dead)
 
@@ -355,7 +421,7 @@ def read_run(
 def bury_run(conversation_id: str, dead: int, settings: Settings) -> Steps[None]:
     """Note that the holder of an expired run is dead, so that it does not come back when others have seen its end."""
     try:
-        yield _call(conversation_id, settings, b"bury", b"%d" % dead, keys=2)
+        yield from _with_turns(_call(conversation_id, settings, b"bury", b"%d" % dead, keys=2), settings)
     except RedisHistoryError as error:
         _logger.info("the run of conversation %r could not be ended: %s", conversation_id[:80], error)
 

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from redis_history.store.leases import Contact
-from redis_history.store.operations.keys import Keyspace, is_list, is_reply_or_archive, without_digest
+from redis_history.store.operations.keys import Keyspace, is_list, is_of_turns, is_reply_or_archive, without_digest
 from redis_history.store.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class Settings:
     `contact_of`: with the server of a key.
     `lists`: those of owners, agents and forks that writing scripts have asked for. `contents`: those of replies and
     archives that reading scripts have asked for; not in a cluster, where a key that has left would stop the call while
-    its slot moves. `locking`: see `with_key_locking`. `durable`: the server acknowledges only durable writes, says its
-    operator.
+    its slot moves. `turn_keys`: those of turns, for calls that change turns. `locking`: see `with_key_locking`.
+    `durable`: the server acknowledges only durable writes, says its operator.
     """
 
     keyspace: Keyspace
@@ -174,6 +174,7 @@ class Settings:
     durable: bool = False
     lists: ExtraKeys = field(default_factory=partial(ExtraKeys, is_list))
     contents: ExtraKeys | None = field(default_factory=partial(ExtraKeys, is_reply_or_archive, 10.0))
+    turn_keys: ExtraKeys = field(default_factory=partial(ExtraKeys, is_of_turns))
 
     def __post_init__(self) -> None:
         if self.cluster:

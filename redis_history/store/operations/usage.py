@@ -230,6 +230,11 @@ def check_budget(user_id: int | str | None) -> Steps[None]:
         raise _exceeded(budget)
 
 
+def check_budget_of(conversation_id: str) -> Steps[None]:
+    """The same for the owner of a conversation."""
+    yield from check_budget((yield ReadOwner(conversation_id)))
+
+
 def reserve(conversation_id: str, run_id: str) -> Steps[int | str | None]:
     """Reserve a part of the budget of the conversation's owner for a run. Returns the owner, if there is something to
     end with EndBudget. Raises BudgetExceededError."""

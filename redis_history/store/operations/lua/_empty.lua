@@ -86,7 +86,7 @@ local function start_over(seen, hset)
 end
 
 -- Fields of the state that stay.
-local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', 'N', '%', unpack(RECORD)} -- at most 25
+local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', 'N', 'P', '%', unpack(RECORD)} -- at most 26
 
 -- Removes the messages. `seen`: the journal (see look).
 local function empty(seen)

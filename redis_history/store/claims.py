@@ -1,0 +1,75 @@
+"""The elements of turns: questions, what workers find and take, and how an attempt ends."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from redis_history.values.turns import Turn
+
+#: What a call does with the turns of a conversation, see ChangeTurns.
+Action = Literal["open", "retry", "wait", "drop"]
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Asking(Struct, frozen=True):
+    """What makes an append the question of a turn: the agent that is asked, and when the answer is due (in
+    milliseconds; 0: now)."""
+
+    agent_name: str | None
+    due: int
+
+    def packed(self, message_id: str) -> bytes:
+        return _encode([self.agent_name or "", self.due, message_id])
+
+
+class Claim(Struct, frozen=True):
+    """What a worker takes: the turn of its agent, which is parked after so many failures, and due again after pauses
+    of `first` to `longest` milliseconds. `queue`: that of the owner in which the worker found it, or ''."""
+
+    agent_name: str | None
+    attempts: int
+    first: int
+    longest: int
+    queue: str = ""
+
+    @property
+    def packed(self) -> bytes:
+        return _encode([self.agent_name or "", self.attempts, self.first, self.longest, self.queue])
+
+
+class TurnEnd(Struct, frozen=True):
+    """What becomes of the turn that a run answers. `how`: "done"; "back" (its worker stops: it is due at once);
+    "wait"; or the name of the error that ended the attempt. `taken`: ids of messages that came during the run, and
+    were answered, too. `agent_name`: whose turn it is."""
+
+    how: str
+    taken: tuple[str, ...] = ()
+    agent_name: str | None = None
+
+
+class Taken(NamedTuple):
+    """The turn that a worker has taken, and the first sequence that messages of its attempts may have."""
+
+    turn: Turn
+    since: int
+
+
+class Candidate(NamedTuple):
+    """A conversation whose turn a worker may take, since `due` (milliseconds of the server's clock). `queue`: that of
+    its owner, or ''."""
+
+    due: float
+    conversation_id: str
+    queue: str = ""
+
+
+class Look(NamedTuple):
+    """The turns that a worker may take now, the oldest first, and the seconds until the next of others is due, by
+    bucket."""
+
+    candidates: list[Candidate]
+    next_in: dict[int, float]

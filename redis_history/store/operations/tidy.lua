@@ -1,0 +1,20 @@
+-- Removes what is out of date in the lists and queues of turns: of a conversation that has expired, or whose questions were deleted;
+-- or of an owner whose queue is empty. After _declared.lua.
+--
+-- KEYS  1 the state of the conversation (hash), or the owner's queue (sorted set)   2 for an owner: the turns of the agent, else
+--       the lists of turns (sorted sets)
+-- ARGV  1 the owner's entry, or ''
+--
+-- Returns nothing, or {'keys', ...}: see _change.lua.
+local state, entry = KEYS[1], ARGV[1]
+if entry ~= '' then
+  if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], entry) end
+  return
+end
+-- include _turns
+local turns = owed.read(redis.call('HGET', state, 'P'))
+local ask = undeclared_keys(owed.keys(turns))
+if ask then return ask end
+redis.call('HDEL', state, 'z') -- takes no memory, and after it, a full server accepts the writes below
+owed.prune(turns, true)
+owed.save(turns)

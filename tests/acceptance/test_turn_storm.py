@@ -1,0 +1,200 @@
+"""Workers answer turns while they are killed, suspended and cut off, and while servers restart, fail over and move
+slots: every question is answered, in its order, never by two runs at once, and nothing is left."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from redis_history import Cursor, HistoryStore, Message, MessagesAppended, ReplyEnded, Reset, errors, user
+from redis_history.store.operations import CountTurns
+from tests.acceptance.test_run_storm import (
+    KINDS,
+    SECONDS,
+    SETTLED,
+    ClusterStorm,
+    ServerStorm,
+    Storm,
+    Write,
+    overlapping,
+)
+from tests.acceptance.turn_worker import ATTEMPTS, answer_turns, options
+from tests.support.forks import Forked
+from tests.support.servers import Start, wait_until
+
+
+class _Asking:
+    """Asks questions one after the other in every room, until it is stopped."""
+
+    def __init__(self, where: dict[str, Any], rooms: list[str], pause: float) -> None:
+        self.asked: dict[str, list[str]] = defaultdict(list)
+        self._where, self._rooms, self._pause = where, rooms, pause
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        number = 0
+        with HistoryStore(**options(self._where)) as store:
+            while not self._stopped.wait(self._pause):
+                room = self._rooms[number % len(self._rooms)]
+                message = user("?", id=f"{room}-{number:06}")
+                number += 1
+                try:
+                    store.ask(room, message)
+                except errors.BackendError:  # it may be stored, or not
+                    continue
+                self.asked[room].append(message.id)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def _writes(store: HistoryStore, name: str, after: Cursor) -> list[Write]:
+    """The fenced writes to a conversation, in the order of its change log."""
+    writes = []
+    with store.subscribe(name, after=after) as changes:
+        while (event := changes.get(timeout=0)) is not None:
+            assert not isinstance(event, Reset), event
+            messages: tuple[Message | None, ...] = ()
+            if isinstance(event, MessagesAppended):
+                messages = event.messages
+            elif isinstance(event, ReplyEnded) and event.message is not None and event.message.status == "complete":
+                messages = (event.message,)  # a reader has ended an interrupted one
+            writes += [
+                Write(one.trace_id, 0.0, 0.0) for one in messages if one is not None and one.trace_id is not None
+            ]
+    return writes
+
+
+class _Turns(Storm):
+    """What a storm of turns does differently from one of runs."""
+
+    def worker(self, number: int) -> Any:
+        return Forked(answer_turns, self.where(number), str(number), next(self._seeds))
+
+    def start(self) -> None:
+        self._workers = [self.worker(number) for number in range(self._count)]
+
+    def _victim(self, seconds: float) -> int | None:
+        """A worker for a fault. At least two remain without one."""
+        free: set[int] = self.free
+        if len(free) < 3:
+            return None
+        number: int = self.chance.choice(sorted(free))
+        free.discard(number)
+        return number
+
+    def check_turns(self, cursors: dict[str, Any], asked: dict[str, list[str]]) -> dict[str, Any]:
+        """Figures, if everything is as promised."""
+        figures: Counter[str] = Counter()
+        with HistoryStore(**options(self.where())) as store:
+            wait_until(lambda: not store.list_turns(), "all turns to be answered", 120)
+            assert store.backend.execute(CountTurns()) == store.backend.execute(CountTurns(open=False)) == 0
+            for name in self.rooms:
+                assert overlapping(_writes(store, name, cursors[name])) == set()
+                found = list(store.iter(name))
+                stored = [message.id for message in found if message.role == "user" and message.text == "?"]
+                answers = [message for message in found if message.role == "assistant" and message.status == "complete"]
+                by_question = defaultdict(set)
+                first: dict[str, None] = {}
+                for message in answers:
+                    for question in message.text.split():
+                        by_question[question].add(message.trace_id)
+                        first[question] = None
+                lost = set(asked[name]) - set(stored)
+                assert not lost or "fail_over" in self.counts, "a question was lost"
+                assert not set(stored) - set(first), "a question was not answered"
+                assert [one for one in first if one in stored] == stored, "the order of questions"
+                assert max(map(len, by_question.values()), default=0) <= ATTEMPTS
+                figures["questions"] += len(stored)
+                figures["answers"] += sum(map(len, by_question.values()))
+                figures["lost in failovers"] += len(lost)
+                attempts = [message.metadata.get("attempt", 1) for message in answers]
+                figures["most attempts"] = max([figures["most attempts"], *attempts])
+        return {**figures, **self.counts}
+
+    def end_workers(self) -> None:
+        for worker in self._workers:
+            os.kill(worker.pid, signal.SIGTERM)
+        for worker in self._workers:
+            worker.result(60)
+
+
+class ServerTurns(_Turns, ServerStorm):
+    pass
+
+
+class ClusterTurns(_Turns, ClusterStorm):
+    pass
+
+
+def _ride(storm: Any, acts: Any, pause: float) -> dict[str, Any]:
+    cursors = storm.begin()
+    asking = _Asking(storm.where(), storm.rooms, pause)
+    storm.start()
+    try:
+        acts()
+        while storm._later:  # the ends of faults
+            storm.wait(0.2)
+    finally:
+        asking.stop()
+    try:
+        figures: dict[str, Any] = storm.check_turns(cursors, asking.asked)
+        storm.end_workers()
+    except BaseException:
+        for worker in storm._workers:
+            with suppress(ValueError):  # it has ended
+                worker.kill()
+        raise
+    return figures
+
+
+@pytest.mark.proves("turns")
+def test_a_worker_dies_and_the_server_restarts(own_server: Start) -> None:
+    storm = ServerTurns(own_server, workers=3, rooms=6, seconds=0.0)
+
+    def acts() -> None:
+        storm.wait(1.0)
+        storm.kill()
+        storm.wait(0.5)
+        storm.restart()
+        storm.wait(1.0)
+
+    with closing(storm):
+        figures = _ride(storm, acts, 0.02)
+        for proxy in storm._proxies[:-1]:
+            proxy.close()
+    assert figures["questions"] >= 50
+
+
+@pytest.mark.proves("turns")
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_storm_of_turns(own_server: Start, kind: str, record_property: Any) -> None:
+    """Eight workers and a stream of questions: workers are killed, suspended for 15 seconds and cut off; servers
+    restart and fail over, and slots move. Each question that is stored is answered, never by two fenced runs at once,
+    in the order of its conversation, and no turn is left."""
+    settings: dict[str, Any] = {"workers": 8, "rooms": 40, "seconds": SECONDS + SETTLED}
+    storm: Any
+    if kind.startswith("cluster"):
+        storm = ClusterTurns("valkey" if "valkey" in kind else "plain", **settings)
+        acts = [storm.kill, storm.suspend, storm.move_slot, storm.fail_over]
+    else:
+        storm = ServerTurns(own_server, kind, **settings)
+        acts = [storm.kill, storm.suspend, storm.cut, storm.restart, storm.fail_over]
+    began = time.monotonic()
+    with closing(storm):
+        figures = _ride(storm, lambda: storm.attack(acts), 0.05)
+        for proxy in getattr(storm, "_proxies", ())[:-1]:
+            proxy.close()
+    figures["seconds"] = round(time.monotonic() - began, 1)
+    record_property("figures", figures)
+    print(f"\n{kind}: {figures}")
+    assert figures["questions"] >= 4 * SECONDS
