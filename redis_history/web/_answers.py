@@ -15,6 +15,7 @@ from msgspec import Struct, msgpack
 from redis_history.errors import BackendUnavailableError
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import Message, Position, events
+from redis_history.values.folding import Fold, fold_of
 from redis_history.values.runs import RunInfo, RunStatus
 from redis_history.values.times import to_microseconds
 
@@ -174,26 +175,25 @@ class _Follower:
                 self._known.clear()
                 if self.is_known:
                     await self.look(again=True)
-            case events.MessagesAppended(messages=messages) | events.HistoryRestored(messages=messages):
-                for message in messages:
-                    if self._belongs(message) and message.id not in self._known:
-                        self._known[message.id] = message
             case events.ReplyGrew():
                 before = self._known.get(event.message_id)
                 if before is not None and before.status == "streaming":  # else it was read when it had ended
                     self._known[event.message_id] = event.applied_to(before)
-            case events.ReplyEnded(message=changed) | events.MessageUpdated(message=changed):
-                if changed is None:
-                    self._known.pop(event.message_id, None)
-                elif event.message_id in self._known:
-                    self._known[event.message_id] = changed
-            case events.MessagesDeleted(message_ids=ids):
-                for message_id in ids:
-                    self._known.pop(message_id, None)
             case events.HistoryCleared():
                 self._known.clear()
             case events.ConversationDeleted():
                 self.done = True
+            case _:
+                self._fold(fold_of(event))
+
+    def _fold(self, fold: Fold | None) -> None:
+        if fold is None:  # a compaction or an expansion, which change no message of the answer
+            return
+        # What is known may be newer than the event. So a restore, too, only adds messages.
+        self._known = {one.id: one for one in fold.added if self._belongs(one)} | self._known
+        self._known |= {one.id: one for one in (*fold.ended, *fold.changed) if one.id in self._known}
+        for message_id in fold.removed:
+            self._known.pop(message_id, None)
 
     async def look(self, *, again: bool = False) -> None:
         """Read the newest run, and `again` the messages. A run that is gone, or that never began, causes no event."""

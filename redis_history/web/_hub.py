@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from random import sample
@@ -15,6 +15,7 @@ from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import events
 from redis_history.values.events import BEGINNING
+from redis_history.values.folding import fold_of
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
 from redis_history.web._rights import ReadRights
 from redis_history.web._shape import conversation_shape, message_preview
@@ -100,19 +101,15 @@ class ConversationWatch(_Watch):
 
     def _forget(self, event: events.Event) -> None:
         """Drop the growth of replies, and the run, that have ended with this event."""
-        ended: Sequence[str] = ()
-        match event:
-            case events.ReplyEnded():
-                ended = [event.message_id]
-            case events.MessagesDeleted(message_ids=ended) | events.MessagesAppended(removed_ids=ended):
-                pass
-            case events.HistoryCleared() | events.HistoryRestored() | events.ConversationDeleted() | events.Reset():
-                ended = list(self._growing)
         match event:
             case events.ConversationDeleted() | events.Reset(reason="conversation_missing" | "conversation_replaced"):
                 self._run_state = b""
-        for message_id in ended:
-            self._growing.pop(message_id, None)
+        fold = fold_of(event)
+        if isinstance(event, events.Reset) or (fold is not None and fold.clears):
+            self._growing.clear()
+        elif fold is not None:
+            for message_id in (*(message.id for message in fold.ended), *fold.removed):
+                self._growing.pop(message_id, None)
 
     def _read_growth(self, known: dict[Growth, int]) -> bytes:
         """The growth of replies since the last call. `known`: how much of each reply a reader has."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from redis_history import HistoryStore, errors, user
+from redis_history import Conversation, HistoryStore, errors, user
 from redis_history.store import operations
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.values.events import MessagesAppended, Reset
@@ -172,6 +172,29 @@ def test_the_same_message_of_another_call_is_stored_again(wire: Wire) -> None:
     [stored] = wire.copy(append_of(user("m", id="m")), sent=sent)()
     assert not stored.duplicate
     assert wire.texts() == ["m"]
+
+
+@pytest.mark.proves("at-most-once")
+def test_copies_of_a_merge_change_nothing(wire: Wire) -> None:
+    """Also when the metadata have the value again that a copy was computed from."""
+    wire.store.create_conversation(Conversation("c", metadata={"a": 1}))
+    old = wire.client.hget(wire.keys.state, "M")
+    made = operations.MergeMetadata.of("c", {"b": 2})
+    made_copy = wire.merge(made, old, sent=wire.now())
+    refused_copy = wire.merge(operations.MergeMetadata.of("c", {"c": 3}), old, sent=wire.now())
+    assert made_copy() == 2
+    assert refused_copy() == b"changed"
+    wire.store.update_conversation("c", metadata={"a": 1})
+    before = wire.store.get_conversation("c")
+    assert wire.client.hget(wire.keys.state, "M") == old
+    assert made_copy() == 2, "recognized by its token"
+    assert refused_copy() == b"changed", "still refused"
+    assert wire.store.get_conversation("c") == before
+    wire.store.delete_conversation("c")
+    wire.store.create_conversation(Conversation("c", metadata={"a": 1}))
+    assert made_copy() == 2
+    assert refused_copy() == b"changed"
+    assert [one.conversation.metadata for one in wire.store.list_conversations(preview=True)] == [{"a": 1}]
 
 
 @pytest.mark.proves("unknown-outcome")

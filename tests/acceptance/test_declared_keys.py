@@ -140,6 +140,7 @@ def _work(server: RealCluster | RealServer, namespace: str, url: str | None = No
         store.get_message("c", "m4")
         cursor = store.snapshot("c").cursor
         store.update_conversation("c", user_id="v", title="t")
+        store.merge_metadata("c", {"k": 1})
         store.fork("c", "fork")
         store.append("fork", user("x"))
         with store.subscribe("c", after=cursor) as changes:

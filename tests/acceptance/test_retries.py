@@ -66,6 +66,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "restore": lambda store: store.restore("c", [user("z")]),
     "create_conversation": lambda store: store.create_conversation(Conversation("new", title="t")),
     "update_conversation": lambda store: store.update_conversation("c", title="t"),
+    "merge_metadata": lambda store: store.merge_metadata("c", {"k": 1}),
 }
 #: Operations that only remove.
 REMOVALS: dict[str, Callable[[Any], Any]] = {

@@ -8,6 +8,7 @@ import pytest
 
 from redis_history import Conversation, assistant, errors, text, tool, tool_result, tool_use, user
 from redis_history.formats import paired, to_anthropic, to_gemini, to_mistral, to_openai_chat, to_openai_responses
+from redis_history.store._async.writing import AsyncWriting
 from redis_history.values.pairs import open_calls
 from tests.conformance.conftest import SOON
 from tests.conformance.test_compaction import summary
@@ -43,6 +44,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "fork": (lambda store: store.fork("c", "d"), "uabr"),
     "create_conversation": (lambda store: store.create_conversation(Conversation("c"), exist_ok=True), "uabr"),
     "update_conversation": (lambda store: store.update_conversation("c", title="t"), "uabr"),
+    "merge_metadata": (lambda store: store.merge_metadata("c", {"k": 1}), "uabr"),
     "reindex": (lambda store: store.reindex(), "uabr"),
     "get": (lambda store: store.get("c"), "uabr"),
     "log": (lambda store: store.log("c"), "uabr"),
@@ -54,6 +56,13 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "erase_user": (lambda store: store.erase_user("u1"), None),
     "delete_conversation": (lambda store: store.delete_conversation("c"), None),
 }
+
+
+def test_every_method_that_writes_has_a_row() -> None:
+    """A new one gets a row in OPERATIONS, and its effect on a run a place in docs/how-to/runs.md."""
+    methods = {name for name in vars(AsyncWriting) if not name.startswith("_")}
+    assert "clear" in methods
+    assert not methods - {name.split()[0] for name in OPERATIONS}
 
 
 async def write_reply(store: Any) -> None:

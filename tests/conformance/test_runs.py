@@ -646,6 +646,7 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
             await reply.write("three")
         await exclusive.restore("c", [user("four")])
         await exclusive.append("c", assistant("five"))
+        assert (await exclusive.merge_metadata("c", {"a": 1})).metadata == {"a": 1}
         assert await run.messages() == []
         with pytest.raises(errors.RunLostError):
             await exclusive.append("another", assistant("outside"))
@@ -658,10 +659,13 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
         with pytest.raises(errors.RunLostError):
             await exclusive.clear("c")
         with pytest.raises(errors.RunLostError):
+            await exclusive.merge_metadata("c", {"a": 2})
+        with pytest.raises(errors.RunLostError):
             await exclusive.append("c", assistant("late"))
     with pytest.raises(errors.RunLostError):
         await exclusive.append("c", assistant("after the run"))
     assert [message.text for message in await exclusive.get("c")] == ["four", "five"]
+    assert (await exclusive.get_conversation("c")).metadata == {"a": 1}
 
 
 async def test_a_task_that_outlives_a_run_writes_for_the_run_of_its_own(stores: Any, face: str) -> None:

@@ -348,6 +348,7 @@ def test_a_reader_changes_nothing(make_site: Callable[[str], Site], kind: str) -
             lambda: store.append("new", user("x")),
             lambda: store.update_message("c", user("x", id="4")),
             lambda: store.update_conversation("c", title="t"),
+            lambda: store.merge_metadata("c", {"k": 1}),
             lambda: store.delete_messages("c", ["4"]),
             lambda: store.restore("c", [user("x")]),
             lambda: store.compact("c", through="3", summary="x"),

@@ -246,6 +246,10 @@ class RedisLikeMemory(RuleBasedStateMachine):
     def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
         self.both(client, "update_conversation", conversation, title=title, expected_revision=revision)
 
+    @by_either(key=st.sampled_from(["a", "b"]), value=st.sampled_from([None, 1, {"deep": [1.5, None]}]))
+    def merge_metadata(self, client: int, conversation: str, key: str, value: Any) -> None:
+        self.both(client, "merge_metadata", conversation, {key: value})
+
     @by_either(owner=OWNERS | st.none())
     def change_owner(self, client: int, conversation: str, owner: int | str | None) -> None:
         self.both(client, "update_conversation", conversation, user_id=owner, agent_name=owner and str(owner))

@@ -7,8 +7,12 @@ from redis_history.store.operations.base import Call, Upkeep
 from redis_history.store.operations.settings import Settings
 
 
-def first_call(op: Op[Any], settings: Settings) -> Call:
-    call = next(op.steps(settings))
+def first_call(op: Op[Any], settings: Settings, *reads: Any) -> Call:
+    """The first call of an operation, after those with these outcomes."""
+    steps = op.steps(settings)
+    call = next(steps)
+    for outcome in reads:
+        call = steps.send(outcome)
     assert type(call) is Call
     return call
 

@@ -49,6 +49,14 @@ class Wire:
         seconds, microseconds = self._owner().time()
         return int(seconds) * SECOND + int(microseconds)
 
+    def merge(self, op: operations.MergeMetadata, seen: bytes | None, *, sent: int) -> Callable[[], Any]:
+        """A copy of the writing call of a merge that has read the metadata `seen`. Returns the decoded reply."""
+        call = first_call(op, self._backend._settings, seen)
+        sent_at = b"%d" % sent
+        return lambda: op.decode(
+            self._owner().execute_command(*call.words(with_source=True, sent=sent_at), NEVER_DECODE=True)
+        )
+
     def copy(self, op: Any, *, sent: int | None = None, repeated: bool = False) -> Callable[[], Any]:
         """A copy of a call on its way. Calling it delivers it, and returns the outcome."""
         sent_at = b"%s%d" % (b"-" if repeated else b"", self.now() if sent is None else sent)

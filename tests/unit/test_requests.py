@@ -87,6 +87,10 @@ BAD_CALLS: dict[str, list[Any]] = {
         *(((["m"],), {"expected_revision": one}) for one in BAD_REVISIONS),
     ],
     "update_conversation": [((), {}), *(((), one) for one in BAD_RECORDS)],
+    "merge_metadata": [
+        *(((one,), {}) for one in (None, {}, [], "ab", [("a", 1)], {1: 2}, {None: 1}, {"\ud800": 1}, {"a": "\ud800"})),
+        *(((one,), {}) for one in ({"a": object()}, {"a": (1, 2)}, {"a": DEEP}, {"a": 2**64}, {"a": "x" * 200_000})),
+    ],
     "compact": [((), {"through": one, "summary": "s"}) for one in [*BAD_POSITIONS, 5, ""]]
     + [((), {"through": "m", "summary": one}) for one in ("", " ", 5, None, b"x", X, *BAD_SUMMARIES)]
     + [((), {"through": "m", "summary": "s", "seen": one}) for one in ("m", [5], ["m"], X)],
@@ -138,6 +142,7 @@ CALLS: list[Callable[[HistoryStore, Any], object]] = [
     lambda store, name: store.delete_messages(name, ["m"]),
     lambda store, name: store.create_conversation(Conversation(name)),
     lambda store, name: store.update_conversation(name, title="x"),
+    lambda store, name: store.merge_metadata(name, {"a": 1}),
     lambda store, name: store.delete_conversation(name),
     lambda store, name: store.clear(name),
     lambda store, name: store.erase(name),

@@ -11,6 +11,7 @@ from redis_history.store.operations.base import Steps
 from redis_history.store.operations.page import PAGE, next_page
 from redis_history.values import Message, Position, events
 from redis_history.values.events import Cursor, Event, Reset
+from redis_history.values.folding import Fold, fold_of
 from redis_history.values.ranges import leaving
 
 #: How often a long conversation is read again because the log no longer has all changes made during the reading.
@@ -84,42 +85,33 @@ class Replica:
             return event.revision < known.revision or event.cursor == known
         if event.revision != known.revision + 1:
             return False
-        match event:
-            case events.MessagesAppended():
-                for message in event.messages:
-                    if message.status == "streaming":
-                        self.streaming[message.id] = message
-                    else:
-                        self.put(message)
-                self.remove(event.removed_ids)
-            case events.MessagesDeleted():
-                self.remove(event.message_ids)
-            case events.MessageUpdated():
-                if event.message is not None and event.message_id in self:
-                    self.put(event.message)
-            case events.ReplyEnded():
-                self.streaming.pop(event.message_id, None)
-                if event.message is not None:
-                    self.put(event.message)
-            case events.HistoryRestored():
-                self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
-                self.remove(event.removed_ids)
-            case events.HistoryCompacted():
-                before = [one for one in self.messages if position_in_store(one) <= event.through]
-                replaced = leaving(before)
-                if len(replaced) != event.count:  # what stays also depends on later messages, and on pins removed since
-                    return False
-                self.remove([one.id for one in replaced])
-                if event.summary is not None:
-                    self.put(event.summary)
-            case events.HistoryCleared() | events.ConversationDeleted():
-                self.begin([], event.cursor, whole=True)
-            case events.ConversationUpdated():
-                pass
-            case _:
-                return False
+        fold = self._compaction(event) if isinstance(event, events.HistoryCompacted) else fold_of(event)
+        if fold is None:
+            return False
+        if fold.clears:
+            self.begin((), event.cursor, whole=True)
+        for message in fold.added:
+            if message.status == "streaming":
+                self.streaming[message.id] = message
+            else:
+                self.put(message)
+        for message in fold.ended:
+            self.streaming.pop(message.id, None)
+            self.put(message)
+        for message in fold.changed:
+            if message.id in self:
+                self.put(message)
+        self.remove(fold.removed)
         self.cursor = event.cursor
         return True
+
+    def _compaction(self, event: events.HistoryCompacted) -> Fold | None:
+        """The effect of a compaction; None if it is not certain which messages it replaced."""
+        replaced = leaving([one for one in self.messages if position_in_store(one) <= event.through])
+        if len(replaced) != event.count:  # what stays also depends on later messages, and on pins removed since
+            return None
+        summary = () if event.summary is None else (event.summary,)
+        return Fold(added=summary, removed=tuple(one.id for one in replaced))
 
 
 def position_in_store(message: Message) -> Position:

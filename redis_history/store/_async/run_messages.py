@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from redis_history.store import operations as ops
 from redis_history.store.operations.page import PAGE, next_page
 from redis_history.values import Message
-from redis_history.values.events import Cursor, Event, HistoryRestored, MessagesAppended, ReplyEnded, Reset
+from redis_history.values.events import Cursor, Event, Reset
+from redis_history.values.folding import fold_of
 from redis_history.values.pairs import open_calls
 from redis_history.values.parts import ToolUsePart
 
@@ -152,12 +153,10 @@ class AsyncRunMessages:
         return list(found.values())
 
     def _brought_by(self, event: Event) -> Iterator[Message]:
-        if isinstance(event, HistoryRestored):
-            yield from filter(self._is_new, event.messages)
-        elif isinstance(event, MessagesAppended):
-            yield from event.messages
-        elif isinstance(event, ReplyEnded) and event.message is not None:
-            yield event.message
+        fold = fold_of(event)
+        if fold is not None:
+            yield from filter(self._is_new, fold.added) if fold.clears else fold.added
+            yield from fold.ended
 
     def _was_seen(self, message: Message, newest: int, found: Collection[str]) -> bool:
         """Whether an earlier call, or a read after a Reset, has returned this message already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Unpack, cast
 
@@ -286,8 +286,8 @@ class AsyncWriting:
         """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
-        `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
-        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
+        `metadata` replaces the whole dict; `merge_metadata` sets single keys. A record has at most 100,000 bytes
+        (InvalidInputError). Raises ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
@@ -298,7 +298,16 @@ class AsyncWriting:
             raise errors.InvalidInputError("update_conversation needs at least one field to set")
         return await self._write_record(op)
 
-    async def _write_record(self, op: ops.WriteRecord) -> Conversation:
+    async def merge_metadata(self, conversation_id: str, changes: Mapping[str, Any]) -> Conversation:
+        """Set the keys of `changes` in the record's metadata, and leave the others. Returns the changed conversation.
+
+        None removes a key. Concurrent calls lose nothing: each is made on what the others have written. Subscribers get
+        a ConversationUpdated with all of the metadata. Raises ConversationNotFoundError; InvalidInputError for values
+        that cannot be stored, no changes, or more than 100,000 bytes of metadata.
+        """
+        return await self._write_record(ops.MergeMetadata.of(conversation_id, changes))
+
+    async def _write_record(self, op: ops.WriteRecord | ops.MergeMetadata) -> Conversation:
         await self._write(op)
         conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, Unpack, cast
 
@@ -285,8 +285,8 @@ class Writing:
         """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
-        `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
-        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
+        `metadata` replaces the whole dict; `merge_metadata` sets single keys. A record has at most 100,000 bytes
+        (InvalidInputError). Raises ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
@@ -297,7 +297,16 @@ class Writing:
             raise errors.InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
 
-    def _write_record(self, op: ops.WriteRecord) -> Conversation:
+    def merge_metadata(self, conversation_id: str, changes: Mapping[str, Any]) -> Conversation:
+        """Set the keys of `changes` in the record's metadata, and leave the others. Returns the changed conversation.
+
+        None removes a key. Concurrent calls lose nothing: each is made on what the others have written. Subscribers get
+        a ConversationUpdated with all of the metadata. Raises ConversationNotFoundError; InvalidInputError for values
+        that cannot be stored, no changes, or more than 100,000 bytes of metadata.
+        """
+        return self._write_record(ops.MergeMetadata.of(conversation_id, changes))
+
+    def _write_record(self, op: ops.WriteRecord | ops.MergeMetadata) -> Conversation:
         self._write(op)
         conversation = self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:

@@ -27,6 +27,7 @@ from redis_history.store.operations.listing import (
     Scanned,
     Selection,
 )
+from redis_history.store.operations.metadata import MergeMetadata
 from redis_history.store.operations.page import FindMessage, Page, ReadPage
 from redis_history.store.operations.read_changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot
 from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
@@ -83,6 +84,7 @@ __all__ = [
     "Look",
     "LookForTurns",
     "Marks",
+    "MergeMetadata",
     "NoteFork",
     "Op",
     "Page",

@@ -37,6 +37,7 @@ from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.page import next_page
 from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Message, Position, events
+from redis_history.values.folding import fold_of
 from redis_history.values.ids import new_token
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import OpenCalls, tool_parts
@@ -490,22 +491,10 @@ class _Reading:
 
     def _repeat(self, added: dict[str, tuple[int, Message]], removed: dict[str, None], event: events.Event) -> None:
         """Note what an event adds or replaces, and removes. Raises _StaleError."""
-        messages: tuple[Message | None, ...] = ()
-        gone: tuple[str, ...] = ()
-        match event:
-            case events.MessagesAppended():
-                messages, gone = event.messages, event.removed_ids
-            case events.MessageUpdated():
-                messages = (event.message,)
-            case events.ReplyEnded() if not self.cut.left_results:
-                messages = (event.message,)
-            case events.MessagesDeleted():
-                gone = event.message_ids
-            case events.ConversationUpdated() | events.ReplyGrew() | events.RunChanged() | events.TurnChanged():
-                pass
-            case _:
-                raise _StaleError
-        for message in filter(None, messages):
+        fold = fold_of(event)
+        if fold is None or fold.clears or (isinstance(event, events.ReplyEnded) and self.cut.left_results):
+            raise _StaleError
+        for message in (*fold.added, *fold.ended, *fold.changed):
             staged = None if message.id in removed else self.draft.messages.get(message.id)
             if message.id in added:
                 added[message.id] = added[message.id][0], message
@@ -513,6 +502,6 @@ class _Reading:
                 added[message.id] = staged.archive, message
             elif self.cut.wants(message):
                 added[message.id] = 0, message
-        for message_id in gone:
+        for message_id in fold.removed:
             added.pop(message_id, None)
             removed[message_id] = None

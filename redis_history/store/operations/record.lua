@@ -1,8 +1,10 @@
 -- Creates a conversation with its record, or changes fields of the record. After _change.lua and _documents.lua.
 --
 -- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
+--       then, if the new metadata were computed from stored ones: these, as field M must still have them ('': it is absent)
 --
--- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
+-- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'changed'} | {'late', …};
+-- then nothing was written.
 use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~', '%')
@@ -24,12 +26,18 @@ local ask = undeclared_keys(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
+local last = #ARGV
+if last % 2 == 1 then
+  -- The refusal is kept for late copies of this call, because the metadata may get their former value again.
+  if (redis.call('HGET', state, 'M') or '') ~= ARGV[last] then return unchanged(seen, epoch, {'changed'}) end
+  last = last - 1
+end
 
 local now = clock()
 revision = revision + 1
 local newest = head_of_entry(RECORD_WRITTEN, now)
 local hset = {'r', revision, 'u', now, 'x', newest, 'O', '1'}
-for i = 11, #ARGV do
+for i = 11, last do
   hset[#hset + 1] = ARGV[i]
 end
 if not epoch then

@@ -51,26 +51,8 @@ class WriteRecord(Revised, frozen=True):
 
         Raises InvalidConversationIdError, InvalidInputError for fields that cannot be stored.
         """
-        check_conversation_id(conversation_id)
         written = {name: value for name, value in fields.items() if value is not UNSET}
-        for name in ("user_id", "auditing_id"):
-            check_owner(written.get(name), name)
-        for name in ("title", "agent_name"):
-            check_name(written.get(name), name)
-        try:
-            record = Conversation(conversation_id, **written)
-            stored = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
-        except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-            raise InvalidInputError(f"the metadata of a conversation cannot be stored: {error}") from error
-        if stored != record:
-            raise InvalidInputError(
-                "the metadata of a conversation has values that cannot be stored: use JSON-like values"
-            )
-        if (size := len(msgspec.msgpack.encode(written))) > MAX_RECORD_BYTES:
-            raise InvalidInputError(
-                f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes, not {size:,}; "
-                "keep less in its metadata"
-            )
+        check_record(conversation_id, written)
         condition = Precondition.of(expected_revision, must_exist=not create, must_not_exist=create)
         return cls(conversation_id, written, precondition=condition)
 
@@ -87,6 +69,29 @@ class WriteRecord(Revised, frozen=True):
         conversation.record.update(msgspec.msgpack.decode(msgspec.msgpack.encode(self.fields)))
         space.usage.move(conversation.spent, before, owner_of(conversation.record))
         return space.write(self, conversation, Kind.RECORD, fields=self.fields)
+
+
+def check_record(conversation_id: str, written: dict[str, Any]) -> Conversation:
+    """The record with these fields, decoded from the form in which it is stored. Raises InvalidConversationIdError,
+    InvalidInputError for fields that cannot be stored."""
+    check_conversation_id(conversation_id)
+    for name in ("user_id", "auditing_id"):
+        check_owner(written.get(name), name)
+    for name in ("title", "agent_name"):
+        check_name(written.get(name), name)
+    try:
+        record = Conversation(conversation_id, **written)
+        stored = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidInputError(f"the metadata of a conversation cannot be stored: {error}") from error
+    if stored != record:
+        raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
+    if (size := len(msgspec.msgpack.encode(written))) > MAX_RECORD_BYTES:
+        raise InvalidInputError(
+            f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes, not {size:,}; "
+            "keep less in its metadata"
+        )
+    return stored
 
 
 class ReadLife(Struct, Read[str], frozen=True):

@@ -20,8 +20,12 @@ class Script(NamedTuple):
 
 def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
     """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
+    source = _source(*preludes, name)
+    parts = [_source(*line[1].decode().split()) for line in _INCLUDE.finditer(source)]
     declared: list[bytes] = []
-    source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
+    for number, part in enumerate(parts):
+        elsewhere = b"\n".join((source, *parts[:number], *parts[number + 1 :]))
+        source = _INCLUDE.sub(partial(_included, declared, part, elsewhere), source, count=1)
     if declared:
         source = b"local %b\n%b" % (b", ".join(declared), source)
     SCRIPTS[name] = _script(name, b"%b\n%b" % (_source("_lua_versions"), source), asks)
@@ -43,17 +47,23 @@ def with_key_locking(script: Script) -> Script:
 SCRIPTS: Final[dict[str, Script]] = {}
 
 
-#: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
-#: if this part runs, because each takes 0.3 microseconds.
+#: A line of a script that includes other files. Their functions are created only if this part runs, because each takes
+#: 0.3 microseconds. What is used elsewhere is declared at the start of the script. The rest is declared where the files
+#: are included, because a function of Lua has at most 200 locals at a time.
 _INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
 _LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
+_NAME: Final = re.compile(rb"\w+")
 
 
-def _included(declared: list[bytes], line: re.Match[bytes]) -> bytes:
-    source = _source(*line[1].decode().split())
-    declared += [name for found in _LOCAL.finditer(source) for name in found[2].split(b", ")]
-    source = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", source, flags=re.MULTILINE)
-    return _LOCAL.sub(lambda found: (found[1] or b"") + found[2], source)
+def _included(declared: list[bytes], part: bytes, elsewhere: bytes, line: re.Match[bytes]) -> bytes:
+    used = set(_NAME.findall(elsewhere))
+    own: list[bytes] = []
+    for found in _LOCAL.finditer(part):
+        for name in found[2].split(b", "):
+            (declared if name in used else own).append(name)
+    part = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", part, flags=re.MULTILINE)
+    part = _LOCAL.sub(lambda found: (found[1] or b"") + found[2], part)
+    return b"local %b\n%b" % (b", ".join(own), part) if own else part
 
 
 def _source(*parts: str) -> bytes:
