@@ -66,16 +66,20 @@ async def newest_messages(
 class Answer(Struct):
     """An answer as it is now: the messages of role assistant and tool since its start, ascending. `run` is None before
     it begins. `done`: nothing follows. `precedes(message)`: whether another message of the conversation belongs to it
-    without being part of the answer, or of a former answer, which this one replaces."""
+    without being part of the answer, or of a former answer, which this one replaces. `ended`: how it ended, if its run
+    does not say so."""
 
     messages: list[Message]
     run: RunInfo | None
     done: bool
     precedes: Callable[[Message], bool]
+    ended: RunStatus | None = None
 
     @property
     def end(self) -> RunStatus:
         """How an answer that is done has ended."""
+        if self.ended is not None:
+            return self.ended
         return "interrupted" if self.run is None or self.run.is_active else self.run.status
 
 
@@ -87,14 +91,16 @@ async def follow_answer(
     after: Position | None = None,
     whole: bool = False,
     replaces: bool = False,
+    since: RunInfo | None = None,
     heartbeat: float = 10.0,
 ) -> AsyncIterator[Answer]:
     """The states of an answer from its start: at each change, and every `heartbeat` seconds.
 
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
     position of the message that it answers; None: the answer began with its run. `whole`: with what former runs have
-    written after that; `replaces`: it replaces that. A run that disappears, because the conversation expires or is
-    deleted, and a run that never begins end the answer, too.
+    written after that; `replaces`: it replaces that. `since`: the run of its first attempt, with which it begins. A
+    run that disappears, because the conversation expires or is deleted, and a run that never begins end the answer,
+    too.
     """
     async with store.subscribe(conversation_id) as changes:
         # The first read tells the subscription which run there is; later ones are events.
@@ -104,7 +110,7 @@ async def follow_answer(
             if run is None or not run.is_active:
                 return
             run_id = run.run_id
-        follower = _Follower(store, conversation_id, run_id, after, whole=whole, replaces=replaces)
+        follower = _Follower(store, conversation_id, run_id, after, whole=whole, replaces=replaces, since=since)
         if run is not None:
             await follower.see(run)
         while True:
@@ -124,13 +130,13 @@ async def follow_answer(
 class _Follower:
     def __init__(
         self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None, *, whole: bool,
-        replaces: bool,
+        replaces: bool, since: RunInfo | None,
     ) -> None:  # fmt: skip
         self._store = store
         self._conversation_id = conversation_id
         self._run_id = run_id
         self._after = after
-        self._whole, self._replaces = whole, replaces
+        self._whole, self._replaces, self._first = whole, replaces, since
         self._known: dict[str, Message] = {}
         self._run: RunInfo | None = None
         self._next: RunInfo | None = None  # the run that began after it
@@ -157,7 +163,7 @@ class _Follower:
         return self._after is not None and message.position <= self._after
 
     def _is_older(self, message: Message) -> bool:
-        run = self._run
+        run = self._first or self._run
         if run is None or message.timestamp is None:
             return False
         return message.timestamp < run.started_at or _is_before(message, run)  # a restore stores old messages anew
@@ -210,7 +216,7 @@ class _Follower:
         if own is not None and (again or self._run is None):
             since = self._after
             if since is None and not self._whole:
-                since = Position(to_microseconds(own.started_at), 0)
+                since = Position(to_microseconds((self._first or own).started_at), 0)
             messages = await self._store.get(self._conversation_id, limit=_MOST, since=since)
             # A run that has begun in the meantime may have written some of the messages.
             run = await self._store.get_run(self._conversation_id) or run

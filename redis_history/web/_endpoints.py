@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import date
@@ -16,7 +17,15 @@ from redis_history.agents.compaction.summaries import summary_text
 from redis_history.errors import ConversationExistsError, ConversationNotFoundError, MessageNotFoundError
 from redis_history.formats.json_form import dumps, message_of
 from redis_history.store._async.store import AsyncHistoryStore
-from redis_history.store.operations import Append, ListConversations, Preview, ReadConversation, ReadPage, ReadTogether
+from redis_history.store.operations import (
+    Append,
+    ListConversations,
+    Preview,
+    ReadConversation,
+    ReadPage,
+    ReadTogether,
+    ReadTurns,
+)
 from redis_history.store.operations.base import MAX_BY
 from redis_history.store.operations.listing import FIRST_MESSAGES, Place
 from redis_history.store.search.hits import SearchHits
@@ -31,6 +40,7 @@ from redis_history.web._shape import (
     message_preview,
     message_shape,
     run_shape,
+    turn_shape,
 )
 
 if TYPE_CHECKING:
@@ -261,10 +271,14 @@ async def originals(view: LiveView, request: ApiRequest) -> Response:
 
 async def append(view: LiveView, request: ApiRequest) -> Response:
     """Append a message, with the role and participant of the body (needs the right `append_as`), or else with role
-    `user` and the signed-in participant, who owns a conversation that this creates. A repeated request with the same id
-    stores the message once."""
+    `user` and the signed-in participant, who owns a conversation that this creates. With `ask`, the message asks for an
+    answer of the agent `agent_name`. A repeated request with the same id stores the message once."""
     name, user = request.path["conversation"], request.user
-    fields = {key: value for key, value in request.body.items() if value is not None and key != "text"}
+    named = ("text", "ask", "agent_name")
+    fields = {key: value for key, value in request.body.items() if value is not None and key not in named}
+    asks, agent_name = request.body.get("ask"), _agent_of(request)
+    if not isinstance(asks, bool | None):
+        raise bad_input("ask must be true or false")
     text = request.body.get("text")
     if not isinstance(text, str):
         raise bad_input("text is missing: it must be a string")
@@ -276,7 +290,10 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
         with suppress(ConversationExistsError):  # another request, perhaps of another user, was faster
             await view.store.create_conversation(Conversation(name, user_id=user.id))
         await view.confirm(request.http, name, "append")
-    done = await view.store.append(name, message)
+    if asks:
+        done = await view.store.ask(name, message, agent_name=agent_name)
+    else:
+        done = await view.store.append(name, message)
     return answer(
         {"revision": done.revision, "message": message_shape(done.message), "duplicate": done.duplicate},
         200 if done.duplicate else 201,
@@ -360,6 +377,51 @@ async def stop(view: LiveView, request: ApiRequest) -> Response:
     run_id, reason = request.body.get("run_id"), request.body.get("reason")
     stopped = await view.store.stop_run(request.path["conversation"], run_id=run_id, reason=reason)
     return answer({"stopping": stopped})
+
+
+async def turns(view: LiveView, request: ApiRequest) -> Response:
+    """The turns of a conversation: what it is owed."""
+    found = await view.store.backend.execute(ReadTurns(request.path["conversation"]))
+    return answer({"turns": list(map(turn_shape, found))})
+
+
+async def list_turns(view: LiveView, request: ApiRequest) -> Response:
+    """What conversations are owed, the oldest question first."""
+    limit, user_id = request.number("limit", 50, 1, MOST), request.text("user_id")
+    status: Any = request.text("status")
+    owner, agent = None if user_id is None else owner_of(user_id), request.text("agent_name")
+    rights = view.read_rights(request.http)
+    most = limit if rights.is_open else _EXAMINED
+    found = await view.store.list_turns(status=status, agent_name=agent, user_id=owner, limit=most)
+    lives = await rights.readable(dict.fromkeys(turn.conversation_id for turn in found), limit)
+    if not rights.is_open:  # what was read before its right was asked may be of another life
+        known = await asyncio.gather(*(view.store.backend.execute(ReadTurns(name)) for name in lives))
+        wanted = {(turn.conversation_id, turn.agent_name): turn.status for turn in found}
+        now = {(turn.conversation_id, turn.agent_name): turn for each in known for turn in each}
+        found = [now[key] for key, before in wanted.items() if key in now and now[key].status == before]
+    kept = await rights.unchanged(lives)
+    shown = [turn_shape(turn) for turn in found if turn.conversation_id in kept]
+    return answer({"turns": shown[:limit]})
+
+
+async def retry_turn(view: LiveView, request: ApiRequest) -> Response:
+    """Have the turns of a conversation answered now: those of the agent in the body, or of all. Without a turn, the
+    newest message of a user asks again."""
+    options = {"agent_name": _agent_of(request)} if "agent_name" in request.body else {}
+    return answer({"changed": await view.store.retry_turn(request.path["conversation"], **options)})
+
+
+async def drop_turn(view: LiveView, request: ApiRequest) -> Response:
+    """End the turns of a conversation without an answer."""
+    options = {"agent_name": _agent_of(request)} if "agent_name" in request.body else {}
+    return answer({"changed": await view.store.drop_turn(request.path["conversation"], **options)})
+
+
+def _agent_of(request: ApiRequest) -> str | None:
+    agent_name = request.body.get("agent_name")
+    if not isinstance(agent_name, str | None):
+        raise bad_input("agent_name must be a text or null")
+    return agent_name
 
 
 async def delete_message(view: LiveView, request: ApiRequest) -> Response:

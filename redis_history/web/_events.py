@@ -10,7 +10,7 @@ from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.changelog import is_gone
 from redis_history.values import Message, TextPart, events
 from redis_history.values.replies import merged
-from redis_history.web._shape import conversation_shape, message_shape, parts_shape, run_shape
+from redis_history.web._shape import conversation_shape, message_shape, parts_shape, run_shape, turn_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"
@@ -93,6 +93,11 @@ async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
 def run_frame(event: events.RunChanged) -> bytes:
     """The run of a conversation, as an event for its readers."""
     return frame("run", {"conversation": event.conversation_id, "run": run_shape(event.run)})
+
+
+def turn_frame(event: events.TurnChanged) -> bytes:
+    """The turns of a conversation, as an event for its readers."""
+    return frame("turn", {"conversation": event.conversation_id, "turns": list(map(turn_shape, event.turns))})
 
 
 class Growth:

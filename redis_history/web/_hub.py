@@ -16,7 +16,7 @@ from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import events
 from redis_history.values.events import BEGINNING
 from redis_history.values.folding import fold_of
-from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
+from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame, turn_frame
 from redis_history.web._rights import ReadRights
 from redis_history.web._shape import conversation_shape, message_preview
 
@@ -74,8 +74,8 @@ class ConversationWatch(_Watch):
     def __init__(self, store: AsyncHistoryStore, heartbeat: float, conversation_id: str, cursor: str) -> None:
         self._conversation_id = conversation_id
         self._growing: dict[str, Growth] = {}  # replies that are being written, by the ids of their messages
-        self._run_state = b""  # the newest run, as an event for readers
-        self._grown = 0  # counts the events of growth and of runs
+        self._states = {"run": b"", "turn": b""}  # the newest run, and the turns, as events for readers
+        self._grown = 0  # counts the events of growth, runs and turns
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
         super().__init__(store, heartbeat, cursor)
 
@@ -90,9 +90,12 @@ class ConversationWatch(_Watch):
                     self._growing[event.message_id].add(event)
                     self._grown += 1
                 elif isinstance(event, events.RunChanged):
-                    self._run_state = run_frame(event)
+                    self._states["run"] = run_frame(event)
                     self._grown += 1
-                elif event is not None and not isinstance(event, events.TurnChanged):
+                elif isinstance(event, events.TurnChanged):
+                    self._states["turn"] = turn_frame(event)
+                    self._grown += 1
+                elif event is not None:
                     self.ring.add(await encoded(self._store, event))
                     self._forget(event)
                 if event is not None or time.monotonic() - woken_at >= self._heartbeat:
@@ -103,7 +106,7 @@ class ConversationWatch(_Watch):
         """Drop the growth of replies, and the run, that have ended with this event."""
         match event:
             case events.ConversationDeleted() | events.Reset(reason="conversation_missing" | "conversation_replaced"):
-                self._run_state = b""
+                self._states = {"run": b"", "turn": b""}
         fold = fold_of(event)
         if isinstance(event, events.Reset) or (fold is not None and fold.clears):
             self._growing.clear()
@@ -128,7 +131,7 @@ class ConversationWatch(_Watch):
         """
         index, away = self.ring.index_after(cursor), False
         known: dict[Growth, int] = {}
-        run_state = b""
+        states = {"run": b"", "turn": b""}
         life = None if rights.is_open else await rights.readable_life(self._conversation_id)
         while not self.ring.closed:
             if self.away != away:
@@ -155,9 +158,10 @@ class ConversationWatch(_Watch):
                 # A run may precede its conversation, which does not have an owner until it exists.
                 if not await self._changed():
                     yield PING
-            elif index == self.ring.end and run_state != self._run_state:
-                run_state = self._run_state
-                yield run_state or PING
+            elif index == self.ring.end and states != self._states:
+                new = b"".join(one for name, one in self._states.items() if one != states[name])
+                states = dict(self._states)
+                yield new or PING
             elif index == self.ring.end and (growth := self._read_growth(known)):
                 yield growth
             elif (index is None or index == self.ring.end) and not await self._changed():
@@ -190,17 +194,24 @@ class ListWatch(_Watch):
 
     _open = False
 
+    def __init__(self, store: AsyncHistoryStore, heartbeat: float) -> None:
+        self._turns: dict[str, str | None] = {}  # unsent states of the turns of conversations
+        super().__init__(store, heartbeat)
+
     async def _run(self) -> None:
         async with self._store.subscribe_all() as subscription:
             self._open = True
             self.ring.wake()
             changed: dict[str, events.Event] = {}  # the last unsent event of each conversation
+            self._turns.clear()
             sent = 0.0
             while not subscription.closed:
                 wait = max(0.001, sent + _PACE - time.monotonic()) if changed else self._heartbeat
                 event = await subscription.get(wait)
                 if event is not None and not isinstance(event, events.ReplyGrew):
                     changed[event.conversation_id] = event
+                    if isinstance(event, events.TurnChanged):
+                        self._turns[event.conversation_id] = _turn_status(event)
                 if changed and time.monotonic() >= sent + _PACE:
                     await self._add_states(changed)
                     sent = time.monotonic()
@@ -253,7 +264,7 @@ class ListWatch(_Watch):
                 _logger.warning("the live list of conversations waits for the server: %s", error)
                 return
             for name, record, snapshot in zip(some, records, snapshots, strict=True):
-                event = changed.pop(name)
+                event, turns = changed.pop(name), {"turn": self._turns.pop(name)} if name in self._turns else {}
                 if record is None and isinstance(event, events.RunChanged | events.TurnChanged):
                     continue  # a run may begin before the conversation does
                 data, life = _gone(name), ""
@@ -265,10 +276,16 @@ class ListWatch(_Watch):
                     for left_out in ("id", "metadata", "metadata_cut"):
                         fields.pop(left_out, None)
                     newest = snapshot.messages[-1] if snapshot.messages else None
-                    fields |= {"kind": KINDS[type(event)], "last": message_preview(newest)}
+                    fields |= {"kind": KINDS[type(event)], "last": message_preview(newest), **turns}
                     data = frame("changed", {"conversation": name, **fields})
                 self.ring.add(Entry(str(self.ring.end + 1), name, data, life))
             self.ring.wake()
+
+
+def _turn_status(event: events.TurnChanged) -> str | None:
+    """The status that a list shows of the turns of a conversation: the one that needs attention most."""
+    found = {turn.status for turn in event.turns}
+    return next((one for one in ("parked", "waiting", "running", "owed") if one in found), None)
 
 
 def _gone(conversation_id: str) -> bytes:

@@ -9,6 +9,7 @@ from redis_history._version import __version__
 from redis_history.values import Role, Status
 from redis_history.values.events import ResetReason
 from redis_history.values.runs import RunStatus
+from redis_history.values.turns import TurnStatus
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "text": {"type": "string"},
@@ -34,6 +35,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "role": {"type": "string", "enum": list(get_args(Role))},
     "status": {"type": "string", "enum": list(get_args(Status))},
     "run_status": {"type": "string", "enum": list(get_args(RunStatus))},
+    "turn_status": {"type": "string", "enum": list(get_args(TurnStatus))},
     "reason": {
         "type": "string",
         "enum": [*get_args(ResetReason), "change_too_large", "cursor_invalid", "summary_gone"],
@@ -99,6 +101,12 @@ _SCHEMAS: Final = {
     "Messages": _object("messages:[Message] more:boolean", "cursor? before?"),
     "Appended": _object("revision:count message:Message duplicate:boolean"),
     "Run": _object("run_id agent_name? status:run_status started_at ended_at? stop_reason? waiting:[Waiting]"),
+    "Turn": _object(
+        "conversation status:turn_status asked_at due_at agent_name? user_id:owner attempt:count error? failed_at? "
+        "message_ids:[text] run_id?"
+    ),
+    "Turns": _object("turns:[Turn]"),
+    "Changed": _object("changed:boolean"),
     "Waiting": _object("run_id agent_name? since"),
     "CurrentRun": _object("run:Run?"),
     "Stopping": _object("stopping:boolean"),
@@ -111,16 +119,18 @@ _SCHEMAS: Final = {
     "Event": _object(
         "conversation cursor revision:count",
         "messages:[Message] removed_ids:[text] message:Message ids:[text] summary:Message count:count through "
-        "summary_id record:Conversation? reason:reason run:Run",
+        "summary_id record:Conversation? reason:reason run:Run turns:[Turn]",
         description="the data of a server-sent event of a conversation",
     ),
 }
 _PARAMETERS: Final = _fields(
     "conversation message user call limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
-    "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool"
+    "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool "
+    "status:turn_status"
 )
 _BODY: Final = _fields(
-    "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean approved:boolean"
+    "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean approved:boolean "
+    "ask:boolean agent_name?"
 )
 
 

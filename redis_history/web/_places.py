@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,6 +17,8 @@ from redis_history.web._http import Refused
 
 #: Bytes of a request that does not count among the large ones: more than a person types.
 _SMALL: Final = 64_000
+#: Seconds after which a process that owes too many answers looks again which of them are over.
+_LOOK: Final = 1.0
 
 
 class ChatLimits(Struct, frozen=True, kw_only=True):
@@ -24,8 +27,9 @@ class ChatLimits(Struct, frozen=True, kw_only=True):
     `body`: the size of a request (else status 413). `bodies`: the total size of requests that are being received or
     read (503); requests of up to 64 kB do not count, so that typed messages are accepted. `messages`: the size of the
     stored messages that a response contains or a request reads; the newest messages that fit are used. `streams`: open
-    streams (503). `streams_per_user`: open streams of a single signed-in user (429). `answers`: answers that are being
-    written or wait for their turn (503). `answers_per_user`: the same for a single signed-in user (429). `reauthorize`:
+    streams (503). `streams_per_user`: open streams of a single signed-in user (429). `answers`: conversations
+    that are owed an answer which was asked for here (503). `answers_per_user`: the same for a single signed-in user
+    (429). `reauthorize`:
     the interval in which a stream asks `authorize` again. `patience`: ends a stream whose client accepts no data for
     this time, and a request whose client sends none (408).
     """
@@ -64,12 +68,13 @@ class Place:
 
 
 class Places:
-    """Counts open streams and answers. Visitors without a sign-in count only for the process."""
+    """Counts open streams and owed answers. Visitors without a sign-in count only for the process."""
 
     def __init__(self, limits: ChatLimits) -> None:
         self._limits = limits
         self._streams: Counter[str | None] = Counter()  # by user
-        self._answers: Counter[str | None] = Counter()
+        self._asked: dict[str, str | None] = {}  # the user who asked, by conversation
+        self._look_at = 0.0  # when to look again which of them are over
         self._bodies = 0  # bytes
 
     @contextmanager
@@ -107,15 +112,28 @@ class Places:
             if not place.is_kept:
                 place.leave()
 
-    def check_answer(self, user: Participant | None) -> None:
-        """Raises Refused if no further answer may begin."""
-        _check(self._answers, _name_of(user), "answers", self._limits.answers, self._limits.answers_per_user)
+    async def check_answer(self, user: Participant | None, chat: str, owed: Callable[[str], Awaitable[bool]]) -> None:
+        """Raises Refused if no further conversation may ask. `owed(chat)`: whether a conversation still is owed an
+        answer; it is asked only when a limit is reached."""
+        name, limits = _name_of(user), self._limits
+        if chat in self._asked:
+            return
+        for attempt in range(2):
+            counts = Counter(self._asked.values())
+            is_full = counts.total() >= limits.answers
+            if not is_full and (name is None or counts[name] < limits.answers_per_user):
+                return
+            if attempt or (is_full and time.monotonic() < self._look_at):
+                _check(counts, name, "answers", limits.answers, limits.answers_per_user)
+            if is_full:
+                self._look_at = time.monotonic() + _LOOK
+            for known in [one for one, who in self._asked.items() if is_full or who == name]:
+                if not await owed(known):
+                    self._asked.pop(known, None)
 
-    def answer(self, user: Participant | None) -> Callable[[object], None]:
-        """Count an answer. Returns a function to call at its end."""
-        name = _name_of(user)
-        self._answers[name] += 1
-        return lambda _: _drop(self._answers, name)
+    def asked(self, user: Participant | None, chat: str) -> None:
+        """Count a conversation that is owed an answer."""
+        self._asked[chat] = _name_of(user)
 
 
 def _name_of(user: Participant | None) -> str | None:

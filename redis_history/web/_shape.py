@@ -14,6 +14,7 @@ from redis_history.values import Conversation, Message, Part, TextPart
 from redis_history.values.approvals import Approval
 from redis_history.values.contents import readable_text
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 from redis_history.values.wire import missing_in_parts
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
@@ -55,6 +56,15 @@ def run_shape(run: RunInfo) -> dict[str, Any]:
     shape: dict[str, Any] = to_json(run)
     for name in ("conversation_id", "first_sequence", "former"):
         del shape[name]
+    return shape
+
+
+def turn_shape(turn: Turn) -> dict[str, Any]:
+    """A turn: `Turn` in the documentation of the HTTP interface."""
+    shape: dict[str, Any] = _shortened(to_json(turn))
+    for name in ("messages", "interrupted"):
+        del shape[name]
+    shape["conversation"] = shape.pop("conversation_id")
     return shape
 
 

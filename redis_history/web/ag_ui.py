@@ -18,7 +18,8 @@ from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values._validation import check_store, missing
 from redis_history.values.approvals import asks, names_of
 from redis_history.values.pairs import open_calls
-from redis_history.web._answers import ERRORS, SIZE, Answer, follow_answer, newest_messages
+from redis_history.web._answers import ERRORS, SIZE, Answer, newest_messages
+from redis_history.web._questions import Question, follow
 
 try:
     from ag_ui import core
@@ -60,6 +61,7 @@ async def events(
 async def events_of(
     store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: model.Position | None,
     protocol_run_id: str | None, snapshot: bool, replaces: bool = False, size: int = SIZE,
+    question: Question | None = None,
 ) -> AsyncIterator[list[core.BaseEvent]]:  # fmt: skip
     """The `events` in groups of those that are available together. `replaces`: the answer replaces the messages that
     former runs wrote after the message. `size`: bytes of the messages of a snapshot."""
@@ -71,7 +73,8 @@ async def events_of(
         known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
         return core.MessagesSnapshotEvent(messages=to_ag_ui(known))
 
-    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after, replaces=replaces):
+    options: dict[str, Any] = {"question": question, "run_id": run_id, "after": after, "replaces": replaces}
+    async for answer in follow(store, conversation_id, **options):
         found: list[core.BaseEvent] = []
         if writer is not None and writer.is_outdated(answer):
             found += [*writer.ends, await shown(answer)]

@@ -21,7 +21,8 @@ from redis_history.formats.vercel_ai import ui_message_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import Message, Position
 from redis_history.values._validation import check_store
-from redis_history.web._answers import ERRORS, Answer, follow_answer
+from redis_history.web._answers import ERRORS, Answer
+from redis_history.web._questions import follow
 
 __all__ = ["HEADERS", "sse", "ui_message_stream"]
 
@@ -72,7 +73,7 @@ async def chunks_of(
     """The chunks of `ui_message_stream` in groups of those that are available together. `message_id`: the id of the
     client's UI message that the answer continues, with these `calls`; None: the message is new."""
     writer = _Writer(message_id, calls)
-    async for answer in follow_answer(store, conversation_id, **options):
+    async for answer in follow(store, conversation_id, **options):
         yield list(writer.chunks(answer))
 
 

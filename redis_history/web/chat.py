@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
@@ -18,11 +18,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Router
 from starlette.types import Receive, Scope, Send
 
+from redis_history.agents._async.turn_worker import AsyncWorker
 from redis_history.agents.compaction.summaries import try_in_thread
-from redis_history.errors import MessageNotFoundError, RedisHistoryError, RunStopped
 from redis_history.store._async.runs import AsyncRun
 from redis_history.store._async.store import AsyncHistoryStore
-from redis_history.store.operations import LeaveRun
+from redis_history.store.operations import FindMessage, ReadTogether
 from redis_history.store.operations.usage import check_budget
 from redis_history.values import Message, Participant, Position
 from redis_history.values._validation import (
@@ -30,20 +30,21 @@ from redis_history.values._validation import (
     check_function,
     check_integer,
     check_names,
-    check_seconds,
     check_store,
     check_text,
     is_coroutine_function,
 )
 from redis_history.values.runs import RunInfo
+from redis_history.values.turns import Turn
 from redis_history.web._feed import Feed, Reader
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
 from redis_history.web._places import ChatLimits, Place, Places
+from redis_history.web._questions import Question, find, runs_of, turn_of
 from redis_history.web.access import Authorize, Guarded, SignedIn
 from redis_history.web.client_messages import Asked
 from redis_history.web.protocols import AgUi, AiSdk, Protocol
 from redis_history.web.routing import path_id, path_of
-from redis_history.web.stored_chat import Rights, StoredChat, edited
+from redis_history.web.stored_chat import Kept, Rights, StoredChat, edited
 
 _logger = logging.getLogger("redis_history")
 T = TypeVar("T")
@@ -52,6 +53,10 @@ T = TypeVar("T")
 _LARGE: Final = 256_000
 #: Seconds that answers have to end when the application stops.
 _GRACE: Final = 5.0
+#: The longest pause between two looks, in seconds, for an answer to end that was stopped, and for another process to
+#: ask. Altogether they last about 8 and 0.5 seconds.
+_STOPPING: Final = 2.7
+_SOON: Final = 0.25
 
 #: The user's code: a coroutine function of an AsyncRun, or a plain function of a run whose methods block.
 Answerer = Callable[[Any], Awaitable[object] | object]
@@ -68,9 +73,13 @@ class ChatEndpoints(Guarded):
                 async for token in model(messages):
                     await reply.write(token)
 
-    `answer(run)` is called in the background for each message of a user, in a run of the conversation, and independent
-    of the request: a client that leaves stops nothing. A plain function is called in a thread, with a run whose methods
-    block. An error that it raises ends the run as "failed", and is logged.
+    A message asks for an answer in the change that stores it, as `store.ask` does, and its request streams the answer
+    from wherever it is written. With `answer`, this process answers, too: `answer(run)` is called in the background, as
+    by an `AsyncWorker`, and independent of the request: a client that leaves stops nothing. A plain function is called
+    in a thread, with a run whose methods block. An error that it raises ends the run as "failed", and is logged.
+    Without `answer`, workers in other processes answer. `attempts`: how often an answer is begun that raises an error,
+    or whose process dies; then the client gets the error, and may ask again. Endpoints and workers of one store that
+    answer differently need an `agent_name` each.
 
     `protocol`: "ai-sdk" for `useChat` of the AI SDK with `DefaultChatTransport`, "ag-ui" for `HttpAgent` of AG-UI. Both
     have `POST /` (send a message, stream the answer), `GET /{id}/stream` (the answer that is being written, from its
@@ -81,16 +90,16 @@ class ChatEndpoints(Guarded):
     "read", "append", "fork", "stop" or "delete"; see `Action`. A message needs "append", and with AG-UI also "read", as
     streams contain the conversation. To edit a message, or to answer it again, also needs "delete", unless it is in a
     fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
-    the messages, whose id becomes the owner (`user_id`) of a new chat and of its forks. `agent_name`: of the runs.
-    `busy`: what happens to a message while an answer is being written: "queue" answers it afterwards, if that ends
-    within `wait` seconds, unless `max_waiting` others wait (status 429); "refuse" rejects it with status 409.
+    the messages, whose id becomes the owner (`user_id`) of a new chat and of its forks. `agent_name`: the agent that is
+    asked. `busy`: what happens to a message while an answer is owed: "queue" answers it afterwards, together with the
+    others that wait, unless these are `max_waiting` (status 429); "refuse" rejects it with status 409.
     `client_tools`: the names of the tools that run in the browser; results of others are rejected. `limits`: see
     `ChatLimits`. `origins`: the origins of front ends that are served elsewhere, such as "https://app.example.com".
     `hosts`: the host names of the application, as for `LiveView`.
 
     When the application stops, its streams end immediately, with an error that asks clients to reconnect. Answers
-    that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
-    application, or use `async with` in its lifespan. The caller closes the store.
+    that it writes have 5 seconds to end; then the next process begins them again. Pass `lifespan` to the application,
+    or use `async with` in its lifespan. The caller closes the store.
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
     """
 
@@ -99,14 +108,14 @@ class ChatEndpoints(Guarded):
     def __init__(
         self,
         store: AsyncHistoryStore,
-        answer: Answerer,
+        answer: Answerer | None = None,
         *,
         authorize: Authorize,
         participant: SignedIn | None = None,
         protocol: Literal["ai-sdk", "ag-ui"] = "ai-sdk",
         agent_name: str | None = None,
         busy: Literal["queue", "refuse"] = "queue",
-        wait: float = 120.0,
+        attempts: int = 1,
         origins: Iterable[str] = (),
         hosts: Iterable[str] = (),
         client_tools: Iterable[str] = (),
@@ -115,18 +124,19 @@ class ChatEndpoints(Guarded):
     ) -> None:
         check_store(store, "ChatEndpoints", AsyncHistoryStore)
         super().__init__(authorize, participant, origins, hosts)
-        check_function(answer, "answer", "a function of (run)", optional=False)
+        check_function(answer, "answer", "a function of (run)")
         check_choice(protocol, "protocol", tuple(_PROTOCOLS))
         check_choice(busy, "busy", ("queue", "refuse"))
-        check_seconds(wait, "wait", 0)
+        check_integer(attempts, "attempts", 1, 1000)
         check_integer(max_waiting, "max_waiting", 1)
         self._store, self._answer = store, answer
         self._limits = limits or ChatLimits()
         self._protocol = _PROTOCOLS[protocol](store, self._limits.messages)
-        self._chat = StoredChat(store, check_names(client_tools, "client_tools"), self._limits.messages)
+        self._chat = StoredChat(store, check_names(client_tools, "client_tools"), self._limits.messages, agent_name)
         self._places = Places(self._limits)
-        self._agent_name, self._busy, self._wait, self._max_waiting = agent_name, busy, wait, max_waiting
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._agent_name, self._busy, self._max_waiting, self._attempts = agent_name, busy, max_waiting, attempts
+        self._worker: AsyncWorker | None = None  # while it works
+        self._working: asyncio.Task[None] | None = None
         self._feeds: dict[tuple[Any, ...], Feed] = {}
         self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._signals = EndSignals(self._end_streams)
@@ -135,6 +145,7 @@ class ChatEndpoints(Guarded):
         if scope["type"] == "lifespan":
             await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
             return
+        self._work()
         http = Request(scope, receive)
         send = self.protected(http, send)
         try:
@@ -151,19 +162,48 @@ class ChatEndpoints(Guarded):
         check_text(path, "path")
         return _Route(self, f"/{path.strip('/')}".rstrip("/"))
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._work()
+        return self
+
     async def aclose(self) -> None:
         """End streams immediately, so that clients reconnect to another process, and answers within 5 seconds."""
         self._end_streams()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_GRACE)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        working, self._working = self._working, None
+        if working is not None:
+            await asyncio.wait([working])
 
     def _end_streams(self) -> None:
         self._closed = True
         for feed in self._feeds.values():
             feed.cut()
+        if self._worker is not None:
+            self._worker.stop(_GRACE)
+            self._worker = None
+
+    # The worker
+
+    def _work(self) -> None:
+        """Begin to answer turns, unless this process already does, or only asks."""
+        if self._answer is None or self._closed or (self._working is not None and not self._working.done()):
+            return
+        options: dict[str, Any] = {"agent_name": self._agent_name, "attempts": self._attempts}
+        self._worker = AsyncWorker(self._store, self._call, concurrency=self._limits.answers, **options)
+        self._working = asyncio.create_task(self._worker.run(), name="redis_history-chat-worker")
+        self._working.add_done_callback(_log_end)
+
+    async def _call(self, run: AsyncRun) -> None:
+        """Call the user's function in its run."""
+        answer: Any = self._answer
+        if is_coroutine_function(answer):
+            outcome = answer(run)
+        else:  # in a new thread: the few threads of the event loop are needed by `authorize`
+            outcome, error = await try_in_thread(answer, _Blocking(run, asyncio.get_running_loop()))
+            if error is not None:
+                raise error
+        if isinstance(outcome, Awaitable):
+            await outcome
 
     # Requests
 
@@ -195,7 +235,7 @@ class ChatEndpoints(Guarded):
             kept = None if asked.replaces is None else await self._chat.replaced(asked)
             edit = None if kept is None else edited(asked, kept, user)
             if asked.fork is not None and kept is not None:
-                self._places.check_answer(user)
+                await self._places.check_answer(user, asked.fork, self._is_owed)
                 await self._chat.fork(asked, rights, kept, user, asked.fork)
                 asked.conversation_id = asked.fork
             async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
@@ -215,112 +255,132 @@ class ChatEndpoints(Guarded):
         self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
         place: Place,
     ) -> Response:  # fmt: skip
-        """Store a request, and begin its answer, unless it is a copy. `kept`: the message that is answered again.
+        """Store a request, and ask for its answer, unless it is a copy. `kept`: the message that is answered again.
         `edit`: its new content, if any."""
-        chat, former = asked.conversation_id, None
+        chat = asked.conversation_id
         record = await rights.confirm(chat)
-        active = await self._store.get_run(chat)
-        copied = None if kept is not None else await self._copied(asked, active)
-        if not copied:
-            await self._check_room(asked, kept, active, user)
+        if kept is not None or not await self._is_copied(asked):
+            await self._check_room(asked, kept, user)
             owner = None if user is None else user.id
             await self._store._steps(check_budget(owner if record is None else record.user_id))
         if kept is not None:
-            if active is not None and active.is_active:  # the answer that is being written is replaced, too
+            question, last = await self._ask_again(chat, kept, edit, rights), kept
+        else:
+            stored = await self._chat.keep(asked, rights, user, record)
+            question, last = stored.question or await self._asked_before(chat, stored), stored.last
+        self._places.asked(user, chat)
+        return self._stream(asked, question, last.position, rights, place)
+
+    async def _is_copied(self, asked: Asked) -> bool:
+        """Whether an earlier copy of this request is answered, or will be."""
+        last = await self._chat.is_copy_of(asked)
+        if last is None:
+            return False
+        found = await find(self._store, asked.conversation_id, Question.of(last, self._agent_name))
+        return found.waits or (found.run is not None and found.run.is_active)
+
+    async def _asked_before(self, chat: str, stored: Kept) -> Question:
+        """The question of a request that was stored before. It is asked again if it has no answer."""
+        question, wait = Question.of(stored.asked_with, self._agent_name), 0.001
+        while True:
+            found = await find(self._store, chat, question)
+            if found.waits or found.run is not None or stored.asked_with.role == "user" or wait > _SOON:
+                break
+            await asyncio.sleep(wait)  # another process may have stored a response, and be about to ask
+            wait *= 2
+        failed = found.run is not None and found.run.status in ("failed", "interrupted")
+        if found.waits or (found.run is not None and not (failed and self._protocol.repeats_failed)):
+            return question
+        return await self._chat.ask_again(chat, stored.asked_with)
+
+    async def _ask_again(self, chat: str, kept: Message, edit: Message | None, rights: Rights) -> Question:
+        """Remove what follows a message, give it its new content, and ask for another answer."""
+        assert kept.position is not None  # noqa: S101 -- it is stored
+        newest = await self._store.get(chat, limit=1)
+        await self._stop_answers(chat, rights)
+        await self._chat.following(chat, kept.position)  # an archived message can neither be changed nor shown
+        if edit is not None:
+            await self._store.update_message(chat, edit)
+        await self._chat.remove(chat, kept.position, newest[-1].position if newest else None)
+        return await self._chat.ask_again(chat, kept)
+
+    async def _stop_answers(self, chat: str, rights: Rights) -> None:
+        """Stop the answer that is being written, because it is replaced, too, and wait for its end."""
+        wait = 0.001
+        while (run := await self._store.get_run(chat)) is not None and run.is_active:
+            if wait > _STOPPING:
+                detail = "the answer that is being written has not stopped yet; try again"
+                raise Refused(409, "conflict", detail, {"Retry-After": "5"})
+            if run.status == "active":
                 await rights.ask(chat, "stop")
                 await self._store.stop_run(chat)
-            await self._chat.following(chat, kept.position)  # an archived message can neither be changed nor shown
-            if edit is not None:
-                await self._store.update_message(chat, edit)
-            last = kept
-        else:
-            last, is_repeated = await self._chat.keep(asked, rights, user, record)
-            if is_repeated:  # its answer is being written, or was
-                # Another process may have stored it, and be about to begin its run.
-                run_id = await self._awaited(chat, 0.5, lambda run: self._protocol.answered_by(run, last))
-                if run_id is not None:
-                    return self._stream(asked, run_id, last.position, rights, place)
-                former = _ids_of(await self._store.get_run(chat))
-        run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
-        replaced = None
-        if kept is not None and kept.position is not None:
-            newest = await self._store.get(chat, limit=1)
-            replaced = kept.position, newest[-1].position if newest else None
-        work = self._work(run, replaced, last.id, former)
-        task = asyncio.create_task(work, name=f"redis_history-answer-{run.run_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._places.answer(user))
-        await self._until_known(chat, run.run_id, task)
-        return self._stream(asked, run.run_id, last.position, rights, place)
+            await asyncio.sleep(wait)
+            wait *= 1.5
 
-    async def _copied(self, asked: Asked, run: RunInfo | None) -> bool:
-        """Whether a run answers an earlier copy of this request."""
-        if run is None or not (run.is_active or run.waiting):
-            return False
-        last = await self._chat.is_copy_of(asked)
-        return last is not None and self._protocol.answered_by(run, last) is not None
-
-    async def _check_room(
-        self, asked: Asked, kept: Message | None, run: RunInfo | None, user: Participant | None
-    ) -> None:
-        """Raises Refused unless this request may begin an answer, or wait for one."""
-        self._places.check_answer(user)
-        if run is None:
-            return
-        if run.is_active and self._busy == "refuse":
+    async def _check_room(self, asked: Asked, kept: Message | None, user: Participant | None) -> None:
+        """Raises Refused unless this request may ask for an answer."""
+        chat = asked.conversation_id
+        await self._places.check_answer(user, chat, self._is_owed)
+        turn = await turn_of(self._store, chat, self._agent_name)
+        run = await self._store.get_run(chat)
+        is_owed = turn is not None and turn.status in ("owed", "running")
+        if self._busy == "refuse" and (is_owed or (run is not None and run.is_active)):
             raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
-        if len(run.waiting) >= self._max_waiting:
-            detail = f"{len(run.waiting)} messages wait for an answer here already, the limit (max_waiting)"
+        if turn is not None and await self._waiting(turn, run) >= self._max_waiting:
+            detail = f"{self._max_waiting} messages wait for an answer here already, the limit (max_waiting)"
             raise Refused(429, "too_many", detail, {"Retry-After": "5"})
-        if not asked.is_named and kept is not None and run.status == "completed":
+        if not asked.is_named and kept is not None and not is_owed and run is not None and run.status == "completed":
             detail = "the last message has its answer; to replace it, name the message in forwardedProps.messageId"
             raise Refused(409, "conflict", detail)
 
-    async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
-        """Wait until other readers find the run: a client that reloads its page immediately looks for it."""
+    async def _waiting(self, turn: Turn, run: RunInfo | None) -> int:
+        """The number of messages, up to `max_waiting`, whose answer has not begun."""
+        last = turn.message_ids[-self._max_waiting :]
+        if turn.status != "running" or run is None or len(last) < self._max_waiting:
+            return len(last) if turn.status == "owed" else 0
+        reads = tuple(FindMessage(turn.conversation_id, one) for one in last)
+        found = await self._store.backend.execute(ReadTogether(reads))
+        return sum(one is not None and (one.sequence or 0) >= run.first_sequence for one in found)
 
-        def is_known(run: RunInfo | None) -> bool | None:
-            known = run is not None and run_id in (run.run_id, *(place.run_id for place in run.waiting))
-            return known or task.done() or None
-
-        await self._awaited(chat, 2, is_known)
-
-    async def _awaited(self, chat: str, seconds: float, find: Callable[[RunInfo | None], T | None]) -> T | None:
-        """Ask `find` about the newest run until it finds something, for about this number of seconds."""
-        wait = 0.001
-        while (found := find(await self._store.get_run(chat))) is None and wait < seconds:
-            await asyncio.sleep(wait)
-            wait *= 2
-        return found
+    async def _is_owed(self, chat: str) -> bool:
+        turn = await turn_of(self._store, chat, self._agent_name)
+        return turn is not None and turn.status in ("owed", "running")
 
     async def _resume(self, http: Request, chat: str) -> Response:
         rights = Rights(self, self._store, http)
         await rights.ask(chat, "read")
         self._check_open()
         with self._places.stream(await self.signed_in(http)) as place:
-            run = await self._store.get_run(chat)
-            run_id = None
-            # A failed answer is sent too, because its stream ends with an error: the client learns it in no other way.
-            if run is not None and (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
-                run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
-            elif not self._protocol.has_snapshots:
+            answered = await self._present(chat)
+            if answered is None and not self._protocol.has_snapshots:
                 return Response(status_code=204)
             after = await self._protocol.resumed_after(chat)
-            return self._stream(Asked(chat), run_id, after, rights, place, resumed=True)
+            return self._stream(Asked(chat), answered, after, rights, place, resumed=True)
+
+    async def _present(self, chat: str) -> Question | str | None:
+        """The question that is or will be answered, or the run that is active without one. Or the last one if it has
+        failed, because its stream ends with an error: the client learns it in no other way."""
+        turn = await turn_of(self._store, chat, self._agent_name)
+        run = await self._store.get_run(chat)
+        is_active = run is not None and run.is_active
+        if turn is not None and (turn.status == "running" or (turn.status == "owed" and not is_active)):
+            former = {one.run_id for one in runs_of(run)} - ({turn.run_id} if turn.status == "running" else set())
+            return Question(turn.message_ids[0], self._agent_name, None, frozenset(former))
+        if run is not None and (is_active or run.status in ("interrupted", "failed")):
+            return run.run_id
+        return None
 
     async def _stop(self, http: Request, chat: str) -> Response:
         rights = Rights(self, self._store, http)
         await rights.ask(chat, "stop")
-        async with self._lock(chat):  # a request that is about to begin its run does so first
+        async with self._lock(chat):  # a request that is about to ask does so first
             await rights.confirm(chat)
-            run = await self._store.get_run(chat)
-            waiting = [one.run_id for one in run.waiting if one.agent_name == self._agent_name] if run else []
-            if waiting:
-                await self._store.backend.execute(LeaveRun(chat, tuple(waiting)))
-            if not await self._store.stop_run(chat) and not waiting:
+            is_dropped = False
+            if await self._is_owed(chat):  # also what came during the answer, which would be the next turn
+                is_dropped = await self._store.drop_turn(chat, agent_name=self._agent_name)
+            if not await self._store.stop_run(chat) and not is_dropped:
                 newest = await self._store.get(chat, limit=1)
-                if newest and newest[-1].role == "user":  # another process may be about to begin its answer
+                if newest and newest[-1].role == "user":  # another process may be about to ask
                     raise Refused(409, "conflict", "the answer to the last message has not begun; try again")
         return Response(status_code=204)
 
@@ -340,16 +400,16 @@ class ChatEndpoints(Guarded):
             raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
 
     def _stream(
-        self, asked: Asked, run_id: str | None, after: Position | None, rights: Rights, place: Place, *,
+        self, asked: Asked, answered: Question | str | None, after: Position | None, rights: Rights, place: Place, *,
         resumed: bool = False,
     ) -> Response:  # fmt: skip
         self._check_open()
         chat = asked.conversation_id
         asked = replace(asked, messages=(), results=(), responses={})  # stored, perhaps large, and a stream is long
-        key = (rights.identity(chat), chat, run_id, resumed, after, asked.run_id, asked.message_id)
+        key = (rights.identity(chat), chat, answered, resumed, after, asked.run_id, asked.message_id)
         feed = self._feeds.get(key)
         if feed is None or feed.is_over:
-            feed = self._feeds[key] = Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
+            feed = self._feeds[key] = Feed(self._protocol.stream(asked, answered, after, resumed=resumed))
         feed.readers += 1
         self._signals.watch()
         confirm, ask_again = partial(rights.confirm, chat), partial(rights.ask_again, chat)
@@ -372,43 +432,12 @@ class ChatEndpoints(Guarded):
         place.keep()
         return response
 
-    # The answer
 
-    async def _work(
-        self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str, former: set[str] | None
-    ) -> None:
-        """Call the user's function in its run, independently of any request. `replaced`: the positions between which
-        messages are removed first, during the run, when no other answer is written. `answered`: the id of the message
-        to answer. `former`: for a copied request, the runs that did not answer it; any other run did."""
-        try:
-            async with run:
-                chat = run.conversation_id
-                if not await self._store.get_message(chat, answered):  # an answer would create the chat again
-                    raise MessageNotFoundError("the message or its chat was removed while it waited")
-                if former is not None and not _ids_of(await self._store.get_run(chat)) <= {*former, run.run_id}:
-                    return
-                if replaced is not None:
-                    await self._chat.remove(chat, *replaced)
-                if is_coroutine_function(self._answer):
-                    outcome: Any = self._answer(run)
-                else:  # in a new thread: the few threads of the event loop are needed by `authorize`
-                    blocking = _Blocking(run, asyncio.get_running_loop())
-                    outcome, error = await try_in_thread(self._answer, blocking)
-                    if error is not None:
-                        raise error
-                if isinstance(outcome, Awaitable):
-                    await outcome
-        except RunStopped:
-            pass
-        except RedisHistoryError as error:
-            _logger.warning("an answer in conversation %r failed: %s", run.conversation_id[:80], error)
-        except Exception:
-            _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
-
-
-def _ids_of(run: RunInfo | None) -> set[str]:
-    """The ids of the newest run and of those before it."""
-    return set() if run is None else {one.run_id for one in (run, *run.former)}
+def _log_end(working: asyncio.Task[None]) -> None:
+    """Log why a worker ended by itself."""
+    error = None if working.cancelled() else working.exception()
+    if error is not None:
+        _logger.warning("the worker of a chat ended: %s", error)
 
 
 async def _aside(size: int, function: Callable[..., T], *arguments: Any) -> T:

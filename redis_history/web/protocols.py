@@ -11,11 +11,11 @@ from msgspec import Meta, Raw, Struct
 from redis_history.formats import to_vercel_ai
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.values import Message, Position
-from redis_history.values.runs import RunInfo
 from redis_history.web import ai_sdk
 from redis_history.web import client_messages as client
 from redis_history.web._answers import newest_messages
 from redis_history.web._http import Refused, bad_input
+from redis_history.web._questions import Question
 from redis_history.web.client_messages import Asked
 
 #: Messages of a conversation that a client gets.
@@ -37,17 +37,6 @@ class Protocol(abc.ABC):
         """`size`: the bytes of messages that one request reads at most."""
         self._store, self._size = store, size
 
-    def answered_by(self, run: RunInfo | None, message: Message) -> str | None:
-        """The id of the run that answers a stored message, if `run`, the newest, has begun or lists it since."""
-        if run is None or message.timestamp is None:
-            return None
-        # Rounded down to milliseconds, the resolution of the times at which callers began to wait.
-        stored = message.timestamp.replace(microsecond=message.timestamp.microsecond // 1000 * 1000)
-        if run.started_at >= stored:
-            failed = run.status in ("failed", "interrupted") and self.repeats_failed
-            return next((place.run_id for place in run.waiting), None) if failed else run.run_id
-        return next((place.run_id for place in run.waiting if place.since >= stored), None)
-
     async def resumed_after(self, chat: str) -> Position | None:
         """The position after which the messages come that a client gets which reconnects. None: the run began then."""
         return None
@@ -67,10 +56,10 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def stream(
-        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
+        self, asked: Asked, answered: Question | str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        """The server-sent events of the answer of a run, from its start: those that are known at the same time
-        together, and b"" while nothing happens."""
+        """The server-sent events of the answer to a question, or of the run with this id, from its start: those that
+        are known at the same time together, and b"" while nothing happens."""
 
 
 class _Options(Struct, rename="camel"):
@@ -156,9 +145,9 @@ class AiSdk(Protocol):
         return to_vercel_ai(messages, on_loss=lambda loss: None)
 
     async def stream(
-        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
+        self, asked: Asked, answered: Question | str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        options: dict[str, Any] = {"run_id": run_id, "after": after, "whole": resumed}
+        options: dict[str, Any] = {**_named(answered), "after": after, "whole": resumed}
         options |= {"message_id": asked.message_id, "calls": asked.calls}
         async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, **options):
             yield b"".join(map(ai_sdk.frame, chunks))
@@ -216,14 +205,20 @@ class AgUi(Protocol):
         return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]
 
     async def stream(
-        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
+        self, asked: Asked, answered: Question | str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
         replaces = asked.replaces is not None
         snapshot = resumed or replaces  # the client may have what is replaced
         chat = asked.conversation_id
-        begun = chat, run_id, after, asked.run_id, snapshot, replaces
-        async for events in self._form.events_of(self._store, *begun, size=self._size):
+        named = {"run_id": None, **_named(answered)}
+        begun = chat, named.pop("run_id"), after, asked.run_id, snapshot, replaces
+        async for events in self._form.events_of(self._store, *begun, size=self._size, **named):
             yield b"".join(map(self._frame, events))
 
     def _frame(self, event: Any) -> bytes:
         return b"data: %b\n\n" % event.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+def _named(answered: Question | str | None) -> dict[str, Any]:
+    """The options for a question or the id of a run."""
+    return {"question": answered} if isinstance(answered, Question) else {"run_id": answered}

@@ -318,6 +318,7 @@ _CONVERSATION: Final = "/v1/conversations/{conversation}"
 _MESSAGES: Final = f"{_CONVERSATION}/messages"
 _MESSAGE: Final = f"{_MESSAGES}/{{message}}"
 _LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last")
+_TURNS: Final = ("limit", "status", "user_id", "agent_name")
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
 _APPROVALS: Final = ("limit", "user_id", "agent_name")
 _SEARCH: Final = ("conversation", "user_id", "q", "limit", "role", "participant", "tool", "since", "before")
@@ -338,9 +339,14 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     },
     f"{_CONVERSATION}/run": {"GET": Endpoint(_endpoints.run, "read", "CurrentRun")},
     f"{_CONVERSATION}/stop": {"POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"))},
+    f"{_CONVERSATION}/turns": {"GET": Endpoint(_endpoints.turns, "read", "Turns")},
+    f"{_CONVERSATION}/retry": {"POST": Endpoint(_endpoints.retry_turn, "append", "Changed", (), ("agent_name",))},
+    f"{_CONVERSATION}/drop": {"POST": Endpoint(_endpoints.drop_turn, "stop", "Changed", (), ("agent_name",))},
     _MESSAGES: {
         "GET": Endpoint(_endpoints.messages, "read", "Messages", _PAGE),
-        "POST": Endpoint(_endpoints.append, "append", "Appended", (), ("text", "id"), ("role", "participant")),
+        "POST": Endpoint(
+            _endpoints.append, "append", "Appended", (), ("text", "id", "ask", "agent_name"), ("role", "participant")
+        ),
     },
     _MESSAGE: {
         "GET": Endpoint(_endpoints.message, "read", "Message"),
@@ -354,6 +360,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/approvals": {"GET": Endpoint(_endpoints.approvals, "list", "Approvals", _APPROVALS)},
     "/v1/usage": {"GET": Endpoint(_endpoints.usage, "usage", "Totals", _USAGE)},
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
+    "/v1/turns": {"GET": Endpoint(_endpoints.list_turns, "list", "Turns", _TURNS)},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
 #: The segments of ids are still percent-encoded, so they contain no slash.

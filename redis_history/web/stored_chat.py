@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -13,12 +13,14 @@ from starlette.requests import Request
 from redis_history.errors import ApprovalNotFoundError, ConversationExistsError, MessageNotFoundError
 from redis_history.formats.vercel_ai import approval_of
 from redis_history.store._async.store import AsyncHistoryStore
-from redis_history.store.operations import Append, FindMessage, ReadTogether
+from redis_history.store.operations import Append, Asking, ChangeTurns, FindMessage, ReadTogether
 from redis_history.store.operations.base import MAX_BY
+from redis_history.store.writes import Appended, Precondition
 from redis_history.values import Conversation, Message, Participant, Position, ToolUsePart, tool
 from redis_history.values.pairs import open_calls
 from redis_history.web._answers import newest_messages
 from redis_history.web._http import Refused, bad_input
+from redis_history.web._questions import Question, runs_of, turn_of
 from redis_history.web.access import Action, Guarded
 from redis_history.web.client_messages import Asked
 from redis_history.web.protocols import LISTED
@@ -73,12 +75,24 @@ def _identity(record: Conversation | None) -> Identity:
     return None if record is None else (record.created_at, record.user_id)
 
 
+class Kept(NamedTuple):
+    """What a request has stored: the `last` of its messages, and the `question` that it asks. None: a former request
+    has stored everything, and asked with the message `asked_with`."""
+
+    last: Message
+    question: Question | None
+    asked_with: Message
+
+
 class StoredChat:
     """The conversations of a chat application. `client_tools`: the names of the tools that run in the browser. `size`:
-    the bytes of messages that a request reads at most."""
+    the bytes of messages that a request reads at most. `agent_name`: of the agent that is asked."""
 
-    def __init__(self, store: AsyncHistoryStore, client_tools: Collection[str], size: int) -> None:
+    def __init__(
+        self, store: AsyncHistoryStore, client_tools: Collection[str], size: int, agent_name: str | None
+    ) -> None:
         self._store, self._client_tools, self._size = store, frozenset(client_tools), size
+        self._agent_name = agent_name
 
     async def listed(self, chat: str) -> list[Message]:
         """Return the newest messages for a client. If older ones may exist, the list begins with a message of the user,
@@ -108,11 +122,8 @@ class StoredChat:
             asked.messages = ()
         return kept
 
-    async def keep(
-        self, asked: Asked, rights: Rights, user: Participant | None, record: Conversation | None
-    ) -> tuple[Message, bool]:
-        """Store what a request adds to the conversation with this record, if it exists. Returns the message to answer,
-        and whether a former request has stored it."""
+    async def keep(self, asked: Asked, rights: Rights, user: Participant | None, record: Conversation | None) -> Kept:
+        """Store what a request adds to the conversation with this record, if it exists, and ask for its answer."""
         chat = asked.conversation_id
         stored = await self._lookup(asked)
         added = self._new_results(asked, stored)
@@ -121,14 +132,37 @@ class StoredChat:
         given = _given(asked, stored)
         if given is None and not added:
             raise bad_input("the last message has no result of an open call, and no response to an open request")
+        turn = await turn_of(self._store, chat, self._agent_name) if asked.responses else None
+        former = runs_of(await self._store.get_run(chat)) if asked.responses else []
         is_new = await self._respond(asked, stored, user)
         if not added:
             assert given is not None  # noqa: S101
-            return given, not is_new
+            if is_new and turn is not None and turn.status == "waiting":  # the decision has made it owed
+                names = frozenset(run.run_id for run in former)
+                return Kept(given, Question(turn.message_ids[0], self._agent_name, None, names), given)
+            return Kept(given, await self.ask_again(chat, given) if is_new else None, given)
         if record is None:
             await self._create(chat, added, rights, user)
-        done = await self._store.append_many(chat, added, must_exist=True)
-        return done[-1].message, all(one.duplicate for one in done) and not is_new
+        batch = Append.batch(chat, added, Precondition(must_exist=True))
+        asking = Asking(self._agent_name, 0)  # by the first message, after which any run sees all of them
+        outcomes: list[Appended] = await self._store._write(replace(batch.op, asking=asking))
+        done = [outcomes[at] for at in batch.order]
+        question = Question.of(done[0].message, self._agent_name)
+        if all(one.duplicate for one in done):
+            return Kept(
+                done[-1].message, await self.ask_again(chat, given) if is_new and given else None, done[0].message
+            )
+        return Kept(done[-1].message, question, done[0].message)
+
+    async def ask_again(self, chat: str, message: Message) -> Question:
+        """Ask for another answer to a stored message."""
+        runs = runs_of(await self._store.get_run(chat))
+        turn = await turn_of(self._store, chat, self._agent_name)
+        if turn is None or turn.status == "running" or message.id not in turn.message_ids:
+            await self._store._write(ChangeTurns(chat, "open", self._agent_name, False, 0, (message.id,)))
+        else:
+            await self._store.retry_turn(chat, agent_name=self._agent_name)
+        return Question(message.id, self._agent_name, None, frozenset(run.run_id for run in runs))
 
     async def is_copy_of(self, asked: Asked) -> Message | None:
         """The stored message that a request repeats without adding anything; None: it adds something."""

@@ -45,6 +45,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "create_conversation": (lambda store: store.create_conversation(Conversation("c"), exist_ok=True), "uabr"),
     "update_conversation": (lambda store: store.update_conversation("c", title="t"), "uabr"),
     "merge_metadata": (lambda store: store.merge_metadata("c", {"k": 1}), "uabr"),
+    "decide": (lambda store: ask_and_decide(store), "uabrq"),
     "reindex": (lambda store: store.reindex(), "uabr"),
     "get": (lambda store: store.get("c"), "uabr"),
     "log": (lambda store: store.log("c"), "uabr"),
@@ -73,6 +74,11 @@ async def write_reply(store: Any) -> None:
 async def compact_and_expand(store: Any) -> None:
     await store.compact("c", through="b", summary=summary(id="s"))
     await store.expand("c", "s")
+
+
+async def ask_and_decide(store: Any) -> None:
+    await store.append("c", assistant(tool_use("call", "pay", needs_approval=True), id="q"))
+    await store.decide("c", "call", True)
 
 
 @pytest.mark.proves("runs")

@@ -548,6 +548,20 @@ async def test_without_a_turn_a_retry_asks_the_newest_message_of_a_user_again(st
         await execute(store, ChangeTurns("c", "open", None, False, 0, ("unknown",)))
 
 
+async def test_a_drop_takes_what_came_during_the_answer(store: Any) -> None:
+    """It would be the next turn, which a stop of the run does not end."""
+    await store.ask("c", user("1", id="1"))
+    run = await taken(store)
+    assert not await store.drop_turn("c")
+    await store.ask("c", user("2", id="2"))
+    assert not await store.drop_turn("c", agent_name="a")
+    assert [turn.message_ids for turn in await turns(store)] == [("1", "2")]
+    assert await store.drop_turn("c")
+    assert [(turn.status, turn.message_ids) for turn in await turns(store)] == [("running", ("1",))]
+    assert await ended(store, run)
+    assert await turns(store) == []
+
+
 async def test_calls_for_unknown_conversations(store: Any) -> None:
     assert not await store.retry_turn("c")
     assert not await store.drop_turn("c")

@@ -35,6 +35,7 @@ from redis_history.errors import (
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.store.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Append
 from redis_history.values import Position
+from redis_history.values.beside import LARGE_BYTES
 from redis_history.values.filters import make_filters
 from redis_history.values.ids import owner_of, owner_text
 from tests.property.strategies import microseconds
@@ -67,7 +68,7 @@ BAD_CALLS: dict[str, list[Any]] = {
         *(((one,), {}) for one in ("text", None, user("lone \ud800"), user("x", id="\ud800"), user("x", id="i" * 513))),
         *(((user("x", metadata=one),), {}) for one in BAD_METADATA),
         *(((one,), {}) for one in (user("x", metadata={"f": object()}), user("x", metadata={"deep": DEEP}))),
-        *(((one,), {}) for one in (user("x" * 40_000_000), assistant(tool_use("1", "f", DEEP)))),
+        *(((one,), {}) for one in (user("x" * 64_000_001), assistant(tool_use("1", "f", DEEP)))),
         *(((one,), {}) for one in (replace(X, participant="bob"), replace(X, trace_id=7), replace(X, metadata=["k"]))),
         *(((X,), {"expected_revision": one}) for one in BAD_REVISIONS),
         ((X,), {"must_exist": True, "must_not_exist": True}),
@@ -76,7 +77,7 @@ BAD_CALLS: dict[str, list[Any]] = {
         *(((one,), {}) for one in BAD_LISTS),
         (([user("good"), user("\ud800")],), {}),
         (((user("x") for _ in itertools.count()),), {}),
-        (([user("x" * (MAX_BATCH_BYTES // 2 - 100)), user("y" * (MAX_BATCH_BYTES // 2 - 100)), user("z" * 200)],), {}),
+        (([user("x" * (LARGE_BYTES - 100)) for _ in range(MAX_BATCH_BYTES // (LARGE_BYTES - 100) + 1)],), {}),
         *((([X],), {"expected_revision": one}) for one in BAD_REVISIONS),
     ],
     "restore": [*(((one,), {}) for one in BAD_LISTS), (([user("x") for _ in range(1001)],), {})],

@@ -106,9 +106,10 @@ async def results(store: AsyncHistoryStore) -> list[Any]:
     return [result.content for one in await store.get(CHAT) for result in one.tool_results]
 
 
-async def is_waiting(store: AsyncHistoryStore) -> bool:
-    run = await store.get_run(CHAT)
-    return run is not None and bool(run.waiting)
+async def is_waiting(store: AsyncHistoryStore, count: int = 1) -> bool:
+    """Whether so many messages wait for the end of an answer."""
+    turns = await store.list_turns(status="running")
+    return any(len(turn.message_ids) > count for turn in turns)
 
 
 class Gate:

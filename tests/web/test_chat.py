@@ -229,7 +229,11 @@ async def test_a_message_that_is_sent_during_a_regenerate_stays(serve: Any, stor
     async with store.run(CHAT):  # the regenerate waits for the end of this
         again = asyncio.create_task(ask(client, asked("Hello") | {"trigger": "regenerate-message"}))
 
-        await until(lambda: is_waiting(store))
+        async def is_stopping() -> bool:
+            run = await store.get_run(CHAT)
+            return run is not None and run.status == "stopping"
+
+        await until(is_stopping)
         await store.append_many(CHAT, [user("Another question."), assistant("A late answer.")])
     gate.open.set()
     await again
@@ -352,7 +356,7 @@ async def test_wrong_requests(serve: Any, store: AsyncHistoryStore, body: Any, n
 def test_wrong_options(store: AsyncHistoryStore) -> None:
     with HistoryStore("memory://") as synchronous, pytest.raises(ConfigurationError, match="AsyncHistoryStore"):
         ChatEndpoints(synchronous, print, authorize=allow_all)  # type: ignore[arg-type]
-    for wrong in ({"protocol": "other"}, {"busy": "drop"}, {"wait": -1}, {"authorize": None}, {"participant": 1}):
+    for wrong in ({"protocol": "other"}, {"busy": "drop"}, {"attempts": 0}, {"authorize": None}, {"participant": 1}):
         with pytest.raises(ConfigurationError):
             ChatEndpoints(store, print, **{"authorize": allow_all} | wrong)  # type: ignore[arg-type]
 
@@ -393,14 +397,16 @@ async def test_a_repeated_request_gets_the_answer_to_its_message(serve: Any, sto
 
 async def test_a_message_that_got_no_answer_can_be_sent_again(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
-    client = await serve(gate, wait=0.1)
+    client = await serve(gate)
     first = await gate.begin(client, asked("one"))
-    refused = await ask(client, asked("two", "u2"))  # the wait is over
-    assert [chunk["type"] for chunk in refused] == ["start", "error"]
+    second = asyncio.create_task(ask(client, asked("two", "u2")))
+    await until(lambda: is_waiting(store))
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    assert (await first)[-1]["type"] == "abort"
+    assert [chunk["type"] for chunk in await second] == ["start", "abort"]
     gate.open.set()
-    await first
     assert text_in(await ask(client, asked("two", "u2"))) == "first last"
-    assert [message.text for message in await store.get(CHAT)] == ["one", "first last", "two", "first last"]
+    assert [message.text for message in await store.get(CHAT)] == ["one", "first ", "two", "first last"]
 
 
 async def test_a_repeated_result_is_answered_once(serve: Any, store: AsyncHistoryStore) -> None:

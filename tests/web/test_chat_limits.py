@@ -21,11 +21,6 @@ from tests.web.chatting import CHAT, PATH, Gate, ask, asked, is_waiting, speaker
 from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
 
 
-async def has_waiting(store: AsyncHistoryStore, count: int) -> bool:
-    run = await store.get_run(CHAT)
-    return run is not None and len(run.waiting) >= count
-
-
 async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
@@ -38,7 +33,7 @@ async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> N
     await until(lambda: is_waiting(store))
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     ends = [chunks[-1]["type"] for chunks in await asyncio.gather(first, second)]
-    assert (ends, gate.calls) == (["abort", "error"], 1)
+    assert (ends, gate.calls) == (["abort", "abort"], 1)
 
 
 async def test_a_stop_before_the_run_begins(serve: Any, store: AsyncHistoryStore) -> None:
@@ -57,7 +52,7 @@ async def test_waiting_messages_are_limited(serve: Any, store: AsyncHistoryStore
     waiting = []
     for number in (1, 2):
         waiting.append(asyncio.create_task(ask(client, asked(f"{number}", f"m{number}"))))
-        await until(lambda number=number: has_waiting(store, number))
+        await until(lambda number=number: is_waiting(store, number))
     refused = await client.post("", json=asked("3", "m3"))
     assert (refused.status_code, "max_waiting" in refused.json()["detail"]) == (429, True)
     assert await store.get_message(CHAT, "m3") is None

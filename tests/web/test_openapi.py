@@ -72,6 +72,15 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
                 check(conversation, "Conversation")
         check((await web.post(at("c", "messages"), json={"text": "x"})).json(), "Appended")
         check((await web.patch(at("c"), json={"title": "U"})).json(), "Conversation")
+        asked = await web.post(at("e", "messages"), json={"text": "x", "ask": True})
+        assert asked.status_code == 201, asked.text
+        for path in (at("e", "turns"), "v1/turns"):
+            turns = (await web.get(path)).json()
+            check(turns, "Turns")
+            assert len(turns["turns"]) == 1
+            check(turns["turns"][0], "Turn")
+        for change in ("retry", "drop"):
+            check((await web.post(at("e", change), json={})).json(), "Changed")
         check((await web.post(at("c", "messages", "s", "expand"), json={})).json(), "Expanded")
         erased = (await web.delete("v1/users/1")).json()
         assert erased == {"conversations": 1}

@@ -59,12 +59,17 @@ VIEW = {
     "POST /v1/conversations/{conversation}/fork": [Asked("POST", f"{C}/fork", {"fork"}, {})],
     "GET /v1/conversations/{conversation}/run": [Asked("GET", f"{C}/run", {"read"})],
     "POST /v1/conversations/{conversation}/stop": [Asked("POST", f"{C}/stop", {"stop"}, {})],
+    "GET /v1/turns": [Asked("GET", "/v1/turns", {"list"})],
+    "GET /v1/conversations/{conversation}/turns": [Asked("GET", f"{C}/turns", {"read"})],
+    "POST /v1/conversations/{conversation}/retry": [Asked("POST", f"{C}/retry", {"append"}, {})],
+    "POST /v1/conversations/{conversation}/drop": [Asked("POST", f"{C}/drop", {"stop"}, {})],
     "GET /v1/conversations/{conversation}/messages": [
         Asked("GET", f"{C}/messages", {"read"}),
         Asked("GET", f"{C}/messages?since=0.1&first=1&include_archived=1", {"read"}),
     ],
     "POST /v1/conversations/{conversation}/messages": [
         Asked("POST", f"{C}/messages", {"append"}, {"text": "x"}),
+        Asked("POST", f"{C}/messages", {"append"}, {"text": "x", "ask": True}),
         Asked("POST", f"{C}/messages", {"append_as"}, {"text": "x", "role": "assistant"}),
         Asked("POST", f"{C}/messages", {"append_as"}, {"text": "x", "participant": {"kind": "user", "id": "eve"}}),
     ],
@@ -221,7 +226,7 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 4472
+    assert await tried([one for some in VIEW.values() for one in some], make) == 5356
 
 
 @pytest.mark.proves("authorize")

@@ -36,6 +36,12 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "PATCH /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), {"pinned": True}, 6),
     "DELETE /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), None, 5),
     "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
+    "GET /v1/conversations/{conversation}/turns": (at("c1", "turns"), None, 1),
+    "POST /v1/conversations/{conversation}/retry": (at("c1", "retry"), {}, 8),
+    "GET /v1/approvals": ("v1/approvals", None, 4),
+    "GET /v1/usage": ("v1/usage", None, 4),
+    "GET /v1/turns": ("v1/turns?limit=1000", None, 4),
+    "POST /v1/conversations/{conversation}/drop": (at("c1", "drop"), {}, 3),
     "POST /v1/conversations/{conversation}/stop": (at("c1", "stop"), {}, 3),
     "DELETE /v1/conversations/{conversation}": (at("c1"), None, 5),
 }  # fmt: skip
@@ -47,6 +53,7 @@ OTHERS = {
     "POST /v1/conversations/{conversation}/fork",
     "DELETE /v1/users/{user}",
     "GET /v1/openapi.json",
+    "POST /v1/conversations/{conversation}/approvals/{call}",
 }
 
 

@@ -238,4 +238,4 @@ def test_in_a_second_event_loop_the_answer_names_the_loop(caplog: Any) -> None:
             refused = client.get(path)
             assert (refused.status_code, refused.json()["code"]) == (500, "wrong_event_loop")
             assert "belong to the event loop of their first use" in refused.json()["detail"]
-    assert "the chat runs in another event loop than its store" in caplog.text
+    assert "ChatEndpoints runs in another event loop than its store" in caplog.text

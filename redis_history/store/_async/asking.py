@@ -93,7 +93,8 @@ class AsyncAsking:
 
     async def drop_turn(self, conversation_id: str, *, agent_name: str | UnsetType | None = UNSET) -> bool:
         """End the turns of a conversation without an answer, and return whether there were any. Messages stay. A turn
-        that is running is not dropped: `stop_run` ends it. `agent_name` as in `retry_turn`."""
+        that is running loses only the messages that came during the answer: `stop_run` ends the answer. `agent_name` as
+        in `retry_turn`."""
         check_conversation_id(conversation_id)
         return bool(await self._write(_change("drop", conversation_id, agent_name)))
 

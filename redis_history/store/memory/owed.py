@@ -189,10 +189,17 @@ class Turns:
                 if run is not None:
                     state.watched = run.expires
                 self._ring_if_due(space, op.conversation_id, state, now)
+        dropped = 0
         if op.action == "drop":
+            for state in states:
+                # Messages that came during the answer would be the next turn.
+                if state.status == "running" and (op.all_agents or state.agent_name == op.agent_name):
+                    kept = [ask for ask in state.asks if ask.claimed]
+                    dropped += len(kept) < len(state.asks)
+                    state.asks = kept
             self._save(op.conversation_id, [one for one in states if not any(one is gone for gone in chosen)])
         space.announce(op.conversation_id)
-        return len(chosen)
+        return len(chosen) + dropped
 
     def owe_waiting(self, space: Space, conversation_id: str) -> bool:
         """Make all waiting turns owed; for the decision of an approval. Returns whether there were any."""

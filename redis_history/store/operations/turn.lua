@@ -40,7 +40,14 @@ else
   owed.prune(turns, true)
   for at = #turns, 1, -1 do
     local turn = turns[at]
-    local chosen = (all or turn[TURN.agent] == agent) and turn[TURN.status] ~= 'running'
+    local asked = all or turn[TURN.agent] == agent
+    local chosen = asked and turn[TURN.status] ~= 'running'
+    -- Messages that came during the answer would be the next turn.
+    if asked and not chosen and action == 'drop' then
+      local before = #turn[TURN.asks]
+      owed.drop_asks(turn, function(_, _, claimed) return not claimed end)
+      if #turn[TURN.asks] < before then count = count + 1 end
+    end
     if chosen and action == 'drop' then
       owed.dequeue(turn[TURN.agent], turn[TURN.queue], 0)
       table.remove(turns, at)

@@ -64,6 +64,9 @@ export const api = {
   fork: (id, through) => write("POST", ["conversations", id, "fork"], { through }),
   pin: (id, message, pinned) => write("PATCH", ["conversations", id, "messages", message], { pinned }),
   stop: (id, run) => write("POST", ["conversations", id, "stop"], { run_id: run }),
+  turns: (signal) => request(["turns"], { limit: 1000 }, { signal }),
+  retry: (id) => write("POST", ["conversations", id, "retry"], {}),
+  drop: (id) => write("POST", ["conversations", id, "drop"], {}),
   remove: (id) => request(["conversations", id], {}, { method: "DELETE" }),
 };
 

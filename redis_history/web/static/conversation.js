@@ -48,6 +48,7 @@ export class Conversation {
     this.onChange = onChange;
     this.info = null;
     this.run = null; // the active run
+    this.turns = []; // what it is owed
     this.aborter = new AbortController();
     this.moving = false; // whether another window is loading
     this.generation = 0; // incremented with each new window; pages requested before are discarded
@@ -260,6 +261,7 @@ export class Conversation {
 
   on_gone() {
     this.run = null;
+    this.turns = [];
     return this.empty("gone");
   }
 

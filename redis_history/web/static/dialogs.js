@@ -94,6 +94,13 @@ export function offerWrites(timeline) {
     if (conversation?.run) api.stop(id, conversation.run.run_id).catch((error) => timeline.id === id && failed(error));
   });
 
+  for (const name of ["retry", "drop"]) {
+    byId(name).addEventListener("click", () => {
+      const { id } = timeline;
+      api[name](id).catch((error) => timeline.id === id && failed(error));
+    });
+  }
+
   byId("app").dataset.writable = ""; // shows the buttons of messages
   timeline.scroller.addEventListener("click", ({ target: { dataset }, target }) => {
     const { id } = timeline;
@@ -111,7 +118,7 @@ export function offerWrites(timeline) {
     const sent = pending;
     sent.sending = true;
     try {
-      await api.post(id, { text, id: sent.id });
+      await api.post(id, { text, id: sent.id, ask: true });
     } catch (error) {
       sent.sending = false;
       if (timeline.id === id) failed(error);

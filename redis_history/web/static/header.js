@@ -123,7 +123,7 @@ export function troubleOf(state, error) {
 
 const joined = (groups) => groups.flatMap((group, at) => (at ? [" · ", group] : [group])).flat();
 
-let known = [[], null];
+let known = [[], null, []];
 let connected = false;
 
 /** Whether the page knows what happens now. */
@@ -132,25 +132,37 @@ function setConnected(isConnected) {
   showActivity(...known);
 }
 
-/** Show who works, who waits for that, and who else is writing. `run`: the active run, or null. */
-export function showActivity(rows, run) {
-  known = [rows, run];
+/** Show who works, who waits for that, who else is writing, and what is owed. `run`: the active run, or null. */
+export function showActivity(rows, run, turns = []) {
+  known = [rows, run, turns];
   const running = connected ? run : null;
   const texts = running ? runTexts(running) : [];
   const names = connected ? rows.filter(({ edge, message }) => !edge && message.status === "streaming") : [];
   const writers = new Set(names.map(({ message }) => author(message).name));
   writers.delete(running?.agent_name);
   texts.push(...[...writers].slice(0, MOST_WRITERS).map((name) => [isolated(name), " is writing"]));
+  const open = connected ? turns.filter(({ status }) => status !== "running") : [];
+  texts.push(...open.map(turnText));
   if (writers.size > MOST_WRITERS) texts.push([`${writers.size - MOST_WRITERS} more`]);
   const line = el("span", ...joined(texts));
   const shown = byId("activity-text");
   if (line.textContent !== shown.textContent) shown.replaceChildren(line);
   byId("activity").classList.toggle("active", texts.length > 0);
   byId("stop").hidden = running?.status !== "active" || byId("composer").hidden; // in a read-only view
+  byId("retry").hidden = !open.some(({ status }) => status !== "owed") || byId("composer").hidden;
+  byId("drop").hidden = !open.length || byId("composer").hidden;
 }
 
 // Isolated, so that a user-chosen name cannot change the direction of the text around it.
 const isolated = (name) => el("bdi", shorten(name, 40));
+
+function turnText({ agent_name: agent, status, asked_at: since, due_at: due, error }) {
+  const who = agent ? isolated(agent) : "The agent";
+  if (status === "waiting") return [who, " waits for a decision"];
+  if (status === "parked") return [who, ` has failed: ${shorten(error ?? "", 60)}`];
+  if (error) return [who, ` has failed (${shorten(error, 60)}), and tries again at ${clock(due)}`];
+  return [who, ` owes an answer since ${clock(since)}`];
+}
 
 function runTexts({ agent_name: agent, status, started_at: since, waiting }) {
   const what = status === "stopping" ? " was asked to stop" : ` is working since ${clock(since)}`;

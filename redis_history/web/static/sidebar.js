@@ -9,6 +9,7 @@ const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
 const FAILED = 3_000; // milliseconds before a failed page is requested again
 const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
+const STATUSES = ["owed", "running", "waiting", "parked"]; // of turns: a later one matters more
 const GROUPS = ["Today", "Yesterday"];
 
 export class Sidebar {
@@ -17,6 +18,7 @@ export class Sidebar {
     Object.assign(this, { unread, isSeen, onCount });
     this.items = new Map(); // {conversation, last, element, link} by id
     this.changes = new Set(); // for each page that is loading: the ids of events since the request
+    this.turnChanges = new Set(); // the same, of turns
     this.loaded = new Promise((resolve) => {
       this.setLoaded = resolve;
     });
@@ -62,6 +64,7 @@ export class Sidebar {
     this.error = null;
     this.show();
     this.setLoaded();
+    this.loadTurns().catch(() => {}); // events follow
   }
 
   /** A page without the data of conversations that events changed since the request, because events are newer. */
@@ -110,8 +113,26 @@ export class Sidebar {
     this.items.set(conversation.id, item);
   }
 
+  /** Show what the conversations are owed. Events since the request are newer. */
+  async loadTurns() {
+    const changed = new Set();
+    this.turnChanges.add(changed);
+    try {
+      const { turns } = await api.turns();
+      const owed = new Map();
+      for (const status of STATUSES) {
+        for (const turn of turns) if (turn.status === status) owed.set(turn.conversation, status);
+      }
+      for (const [id, { conversation }] of this.items) if (!changed.has(id)) conversation.turn = owed.get(id) ?? null;
+    } finally {
+      this.turnChanges.delete(changed);
+    }
+    this.show();
+  }
+
   on_changed({ conversation: id, ...data }) {
     for (const changed of this.changes) changed.add(id);
+    if ("turn" in data) for (const changed of this.turnChanges) changed.add(id);
     this.put({ ...data, id }, this.items.get(id));
     this.show();
   }
@@ -267,6 +288,7 @@ export class Sidebar {
       el(
         "span.card-facts",
         el("span", facts(conversation)),
+        conversation.turn && el("span.tag", { data: { turn: conversation.turn } }, conversation.turn),
         unread > 0 && el("span.badge", badge, unread > 999 ? "999+" : number(unread)),
       ),
     );

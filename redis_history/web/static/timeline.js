@@ -103,7 +103,10 @@ export class Timeline {
       onEvent: (name, data) => this.handle(name, data),
       onState: (state, error) => {
         if (conversation !== this.conversation) return;
-        if (state === "opening") this.work(null); // the stream begins with the active run
+        if (state === "opening") {
+          this.conversation.turns = []; // the stream begins with them, and with the active run
+          this.work(null);
+        }
         this.header.link(state, error);
       },
     });
@@ -111,6 +114,11 @@ export class Timeline {
 
   work(run) {
     this.conversation.run = ["active", "stopping"].includes(run?.status) ? run : null;
+    this.show();
+  }
+
+  owe(turns) {
+    this.conversation.turns = turns;
     this.show();
   }
 
@@ -156,6 +164,7 @@ export class Timeline {
     if (name === "back") this.header.link("open");
     if (name === "restored") return "reset";
     if (name === "run") return this.work(data.run);
+    if (name === "turn") return this.owe(data.turns);
     if (name !== "expanded") return this.conversation.apply(name, data);
     this.folds.summaries.delete(data.summary_id);
     this.refresh();
@@ -224,7 +233,7 @@ export class Timeline {
     this.grown.clear();
     list.set(rows);
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
-    showActivity(rows, conversation.run);
+    showActivity(rows, conversation.run, conversation.turns);
     this.scrolled();
   }
 
