@@ -1,3 +1,0 @@
-{"type":"conversation","version":2,"conversation":{"conversation_id":"c","user_id":"ann","agent_name":"bot","created_at":{"&time":"2026-11-27T20:22:22.132391Z"},"updated_at":{"&time":"2026-11-27T20:22:22.132552Z"},"first_message_at":{"&time":"2026-11-27T20:22:22.132531Z"},"last_message_at":{"&time":"2026-11-27T20:22:22.132532Z"},"revision":2},"sequence":2}
-{"type":"message","conversation_id":"c","timestamp":"2026-11-27T20:22:22.132531Z","sequence":1,"message":{"id":"u","role":"user","parts":[{"type":"text","text":"pay"}]}}
-{"type":"message","conversation_id":"c","timestamp":"2026-11-27T20:22:22.132532Z","sequence":2,"message":{"id":"m","role":"assistant","parts":[{"type":"tool_use","id":"c1","name":"pay","input":{"sum":3},"provider_meta":{"approval":{}}}]}}
