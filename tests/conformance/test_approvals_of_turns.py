@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, assistant, tool, tool_result, user
+from redis_history import Conversation, Usage, assistant, tool, tool_result, user
 from tests.conformance.test_approvals import asking, open_calls
 from tests.conformance.test_turns import ended, statuses, taken, turns
 from tests.conformance.test_workers import worker_of, working
@@ -56,6 +56,18 @@ async def test_without_open_calls_a_turn_is_owed_again(store: Any, act: str) -> 
             await store.append("c", user("more", id="z"))
     expected = {"clear": [], "compaction": ["waiting"], "restore": ["waiting"]}
     assert await statuses(store) == expected.get(act, ["owed"])
+
+
+@pytest.mark.parametrize("agent", [None, "b"])
+async def test_a_question_that_answers_the_last_open_call(store: Any, agent: str | None) -> None:
+    """One call changes the approvals, the turns and the usage."""
+    await store.create_conversation(Conversation("c", user_id="ann"))
+    await _waiting(store, "c1")
+    await store.ask("c", tool(tool_result("c1", "done"), id="r", usage=Usage(3, 1)), agent_name=agent)
+    found = {turn.agent_name: (turn.status, turn.message_ids) for turn in await turns(store)}
+    assert found == ({None: ("owed", ("q", "r"))} if agent is None else {None: ("owed", ("q",)), "b": ("owed", ("r",))})
+    assert await store.list_approvals() == []
+    assert (await store.usage(user_id="ann")).total_tokens == 4
 
 
 async def test_requests_of_other_answers_keep_no_turn(store: Any) -> None:

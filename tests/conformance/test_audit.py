@@ -15,6 +15,7 @@ async def _work(store: Any) -> None:
     await store.update_message("c", user("edited", id="a"), by="ann")
     await store.pin("c", "b", by="bob")
     await store.update_conversation("c", title="T", metadata={"k": 1}, by="ann\n'; \x00")
+    await store.merge_metadata("c", {"k": 2}, by="cleo")
     await store.delete_messages("c", ["c"], by="ann")
     await store.compact("c", through="a", summary=summary("s", id="s"))
     await store.expand("c", "s")
@@ -28,6 +29,7 @@ WORK = [
     ("message_updated", ("a",), "ann"),
     ("message_updated", ("b",), "bob"),
     ("conversation_updated", (), "ann\n'; \x00"),
+    ("conversation_updated", (), "cleo"),
     ("messages_deleted", ("c",), "ann"),
     ("history_compacted", ("s",), None),
     ("history_expanded", ("s",), None),
@@ -66,7 +68,7 @@ async def test_the_trail_outlives_the_conversation(stores: Any) -> None:
     assert found[4].fields == ("title", "metadata")
     assert {one.conversation_id for one in found} == {"c"}
     assert [one.changed_at for one in found] == sorted(one.changed_at for one in found)
-    assert [one.auditing_id for one in await trail(conversation_id="c")] == 11 * ["case-7"] + [8]
+    assert [one.auditing_id for one in await trail(conversation_id="c")] == 12 * ["case-7"] + [8]
     everything = await trail()
     assert [one.change for one in everything if one.conversation_id == "e"] == ["conversation_copied"]
     assert await store.audit_trail(limit=3) == everything[:-4:-1]
@@ -78,7 +80,7 @@ async def test_the_trail_outlives_the_conversation(stores: Any) -> None:
     assert await trail(auditing_id="absent") == []
     if stores.backend != "memory":
         await stores().append("c", user("not audited"))
-        assert len(await trail(conversation_id="c")) == 12
+        assert len(await trail(conversation_id="c")) == 13
 
 
 async def test_old_changes_leave_the_trail(stores: Any) -> None:
