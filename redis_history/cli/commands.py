@@ -33,7 +33,7 @@ _COMMANDS = {
     "tail": ("tail", "Show the newest messages of a conversation, and follow changes."),
     "search": ("browse", "Search messages by their text, best matches first."),
     "say": ("edit", "Append a message to a conversation."),
-    "turns": ("work", "List the answers that conversations are owed."),
+    "turns": ("work", "List the answers that conversations are owed, the oldest question first."),
     "stop": ("edit", "Stop the agent that works on a conversation."),
     "approvals": ("approvals", "List the tool calls that wait for the consent of a person, the oldest first."),
     "approve": ("approvals", "Approve a tool call that waits for it."),

@@ -119,7 +119,7 @@ def test_the_lines_of_roles(own_server: Start) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))
     roles = {
         "reader": ("limited", "reader may read, and not write"),
-        "writer": ("limited", "writer lacks rights that are needed to use a search index: hscan, ft.info, ft.search"),
+        "writer": ("limited", "writer lacks rights that are needed to use a search index: ft.info, ft.search"),
         "worker": ("limited", "worker may read and compact, as a worker"),
         "tenant": ("ok", "scripts run; tenant has all rights of a tenant"),
         "operator": ("ok", "scripts run; operator has all rights of an operator"),

@@ -35,7 +35,7 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
 #: A user without these writes nothing. With some rights to write, a script could end in the middle.
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
 #: Commands that a worker does not need for compaction.
-_REPLIES: Final = {"append", "strlen", "exists", "zpopmin"}
+_REPLIES: Final = {"append", "strlen", "zpopmin"}
 #: For each series of versions, the first one in which a Lua script cannot leave the sandbox (CVE-2025-49844 and
 #: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: the series never
 #: received the fix. Newer series, and series of managed servers, are not listed. Every user of a store may run scripts.
