@@ -93,7 +93,7 @@ class Turns:
     served: dict[tuple[str | None, str], float] = field(default_factory=dict)
     postponed: dict[tuple[str | None, str], float] = field(default_factory=dict)
     #: By agent and owner, the runs that have a seat, and until when.
-    seats: dict[tuple[str | None, str], dict[str, float]] = field(default_factory=dict)
+    seats: MutableMapping[tuple[str | None, str], dict[str, float]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         return list(self.states)

@@ -56,7 +56,12 @@ class StoredBackend(MemoryBackend):
         self._totals: _Stored[str, OwnerTotals] = _Stored(self, "p", _decoder(OwnerTotals), _encode)
         self._budgets: _Stored[str, StoredBudget] = _Stored(self, "b", _decoder(StoredBudget), _encode)
         space.usage.owners, space.usage.budgets = self._totals, self._budgets
-        space.turns.states = self._turns
+        self._seats: _Stored[tuple[str | None, str], dict[str, float]] = _Stored(
+            self, "q", _decoder(dict[str, float]), _encode
+        )
+        space.turns.states, space.turns.seats = self._turns, self._seats
+        #: Their changes concern no watcher.
+        self._others: tuple[_Stored[Any, Any], ...] = (self._drafts, self._seats, self._totals, self._budgets)
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
         space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
@@ -126,12 +131,13 @@ class StoredBackend(MemoryBackend):
                 self._save(space, shared)
         except BaseException:  # also if the transaction cannot be committed
             self._outcomes.clear()
-            for one in (self._conversations, self._runs, self._drafts, self._turns, self._totals, self._budgets):
-                one.forget()
+            kinds: tuple[_Stored[Any, Any], ...] = (self._conversations, self._runs, self._turns, *self._others)
+            for kind in kinds:
+                kind.forget()
             raise
 
     def _save(self, space: Space, shared: _Shared) -> None:
-        for one in (self._drafts, self._totals, self._budgets):
+        for one in self._others:
             one.save()
         changed = [*self._conversations.save(), *(name for name, kind in self._runs.save() if kind == "run")]
         changed += self._turns.save()

@@ -267,8 +267,9 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
         reply = yield from read(replace(call, decode=as_is), settings)
         entries = decoded(replace(call, decode=_entries), reply)
         entries = yield from entries_with_contents(self.conversation_id, entries, settings)
-        events = self._events(_cursor(reply), entries, former_of(reply[3]))
-        return owned(events, None if (owner := _owner(reply)) is UNSET else owner)
+        head, owner = (decoded(replace(call, decode=part), reply) for part in (_cursor, _owner))
+        events = self._events(head, entries, former_of(reply[3]))
+        return owned(events, None if owner is UNSET else owner)
 
     def apply(self, space: Space) -> list[Event]:
         conversation = space.find(self.conversation_id)

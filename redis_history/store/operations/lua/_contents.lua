@@ -42,7 +42,7 @@ function contents.use()
   -- The names of the contents of a message, by the table at the end of its body.
   function contents.of(id, body)
     local names, known, first = {}, {}, string.sub(redis.sha1hex(id), 1, OF_ID)
-    local count = struct.unpack('>H', string.sub(body, -2))
+    local count = struct.unpack('>I2', string.sub(body, -2))
     for i = count, 1, -1 do
       local at = #body - 2 - ENTRY * i + 11
       local name = first .. string.sub(body, at, at + 31)
