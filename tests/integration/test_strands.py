@@ -386,6 +386,7 @@ def test_names_of_sessions_and_agents_never_meet(store: HistoryStore) -> None:
     assert store.list_conversations() == []
 
 
+@pytest.mark.usefixtures("small_caps")
 def test_a_large_result_is_shortened(store: HistoryStore) -> None:
     losses: list[Any] = []
     repository = StrandsSessionRepository(store, on_loss=losses.append)
