@@ -36,11 +36,11 @@ _COUNT: Final = struct.Struct(">H")
 _PLAIN: Final = b"\0"
 _COMPRESSED: Final = b"\1"
 
-#: Fields of a body, from the id on, that may have large values: parts, metadata, sources, provider_meta and what
+#: Fields of a body, from the id on, that may have large values: parts, metadata, sources, provider_meta, extra and what
 #: follows. The others are read by filters and lists.
 _PARTS: Final = 2
 _SOURCES: Final = 6
-_SMALL_FIELDS: Final = frozenset({0, 1, 3, 4, 7, 9})
+_SMALL_FIELDS: Final = frozenset({0, 1, 3, 4, 7, 9, 11})
 #: The first field of a part, by the number of its type, that may be large: not the id and the name of a tool call. And
 #: the field that may be taken as a whole: the input of a call, or the content of a result.
 _FIRST_FIELD: Final = {3: 3, 4: 2}
