@@ -18,6 +18,7 @@ from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import Precondition
 from redis_history.values import Conversation
+from redis_history.values._caps import check_caps
 from redis_history.values._validation import check_name, check_owner
 from redis_history.values.events import BEGINNING
 from redis_history.values.ids import check_conversation_id
@@ -81,8 +82,9 @@ def check_record(conversation_id: str, written: dict[str, Any]) -> Conversation:
         check_name(written.get(name), name)
     try:
         record = Conversation(conversation_id, **written)
+        check_caps(msgspec.msgpack.encode(record))  # msgspec limits the depth only before Python 3.12
         stored = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
-    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError, CorruptDataError) as error:
         raise InvalidInputError(f"the metadata of a conversation cannot be stored: {error}") from error
     if stored != record:
         raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
