@@ -144,8 +144,17 @@ local function use_archives()
   end
 
   function archive_index.keys(state, records)
-    local names, before = {}, string.sub(state, 1, -2) .. 'a:'
-    for i, record in ipairs(records) do names[i] = before .. record[OF.token] .. ':' .. record[OF.revision] end
+    local names, before, made = {}, string.sub(state, 1, -2) .. 'a:', archive_index.made or {}
+    archive_index.made = made -- the name of each record: a long life has thousands, and a removal needs them twice
+    for i = 1, #records do
+      local record = records[i]
+      local name = made[record]
+      if not name then
+        name = before .. record[9] .. ':' .. record[1] -- OF.token, OF.revision
+        made[record] = name
+      end
+      names[i] = name
+    end
     return names
   end
 

@@ -4,8 +4,9 @@
 local function undeclared_keys(names)
   if #names == 0 then return nil end
   local known, missing = {}, {'keys'}
-  for _, key in ipairs(KEYS) do known[key] = true end
-  for _, name in ipairs(names) do
+  for i = 1, #KEYS do known[KEYS[i]] = true end
+  for i = 1, #names do
+    local name = names[i]
     if not known[name] then
       missing[#missing + 1] = name
       known[name] = true
