@@ -250,7 +250,7 @@ class _Anthropic(Format):
             content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
             if shape == "request" and isinstance(content, list):
                 content = [block for block in content if not _is_blank(block)]
-        elif kind != "tool_result" and shape != "original" and not _is_reply_or_archive_of(kind, content):
+        elif kind != "tool_result" and shape != "original" and not _is_content_of(kind, content):
             content = {"type": f"{kind}_error", "error_code": "unavailable"}
             lost = f"the edited content of a {kind} (the API gets an error, because it accepts only its own content)"
         out: Json = {"type": kind, "tool_use_id": part.tool_use_id}
@@ -301,7 +301,7 @@ def _is_blank(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "text" and not str(block.get("text")).strip()
 
 
-def _is_reply_or_archive_of(kind: str, content: Any) -> bool:
+def _is_content_of(kind: str, content: Any) -> bool:
     """Whether a result of a tool of the provider can have this content: objects of matching types, such as
     web_search_result in a web_search_tool_result."""
     if kind == "mcp_tool_result" and isinstance(content, str):

@@ -69,7 +69,8 @@ class Candidate(NamedTuple):
 
 class Look(NamedTuple):
     """The turns that a worker may take now, the oldest first, and the seconds until the next of others is due, by
-    bucket."""
+    bucket. `in_cluster`: a look everywhere takes a command for each bucket."""
 
     candidates: list[Candidate]
     next_in: dict[int, float]
+    in_cluster: bool = False

@@ -6,8 +6,8 @@ of any process answer it, and a reader here only looks at turns and runs.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,6 +37,11 @@ class Question(Struct, frozen=True):
         """The question of a message that has just been stored, or of a copy."""
         return cls(message.id, agent_name, message.sequence or 0)
 
+    @classmethod
+    def again(cls, message_id: str, agent_name: str | None, former: Iterable[RunInfo]) -> Question:
+        """The question of a message that is asked again, after these runs."""
+        return cls(message_id, agent_name, None, frozenset(run.run_id for run in former))
+
     def may_be_answered_by(self, run: RunInfo) -> bool:
         if run.agent_name != self.agent_name:
             return False
@@ -60,6 +65,11 @@ async def turn_of(store: AsyncHistoryStore, conversation_id: str, agent_name: st
     return next((turn for turn in turns if turn.agent_name == agent_name), None)
 
 
+def is_owed(turn: Turn | None) -> TypeGuard[Turn]:
+    """Whether an answer is being written, or will be."""
+    return turn is not None and turn.status in ("owed", "running")
+
+
 async def find(store: AsyncHistoryStore, conversation_id: str, question: Question) -> Found:
     """What is known of a question now."""
     # The turn is read first: the run of a turn that has ended since is among those that are read afterwards.
@@ -80,7 +90,7 @@ async def find(store: AsyncHistoryStore, conversation_id: str, question: Questio
     if later:
         run = next((one for one in later if one.status not in ("failed", "interrupted")), later[-1])
         return Found(run=run, first=first)
-    message = await store.backend.execute(FindMessage(conversation_id, question.message_id))
+    message = await store.backend.execute(FindMessage(conversation_id, question.message_id, "none"))
     if message is None:
         return Found(end="interrupted")
     if own and question.sequence is not None and _took_up(own[-1], message):

@@ -39,7 +39,7 @@ from redis_history.values.turns import Turn
 from redis_history.web._feed import Feed, Reader
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
 from redis_history.web._places import ChatLimits, Place, Places
-from redis_history.web._questions import Question, find, runs_of, turn_of
+from redis_history.web._questions import Question, find, is_owed, runs_of, turn_of
 from redis_history.web.access import Authorize, Guarded, SignedIn
 from redis_history.web.client_messages import Asked
 from redis_history.web.protocols import AgUi, AiSdk, Protocol
@@ -323,13 +323,13 @@ class ChatEndpoints(Guarded):
         await self._places.check_answer(user, chat, self._is_owed)
         turn = await turn_of(self._store, chat, self._agent_name)
         run = await self._store.get_run(chat)
-        is_owed = turn is not None and turn.status in ("owed", "running")
-        if self._busy == "refuse" and (is_owed or (run is not None and run.is_active)):
+        if self._busy == "refuse" and (is_owed(turn) or (run is not None and run.is_active)):
             raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
         if turn is not None and await self._waiting(turn, run) >= self._max_waiting:
             detail = f"{self._max_waiting} messages wait for an answer here already, the limit (max_waiting)"
             raise Refused(429, "too_many", detail, {"Retry-After": "5"})
-        if not asked.is_named and kept is not None and not is_owed and run is not None and run.status == "completed":
+        is_over = run is not None and run.status == "completed" and not is_owed(turn)
+        if not asked.is_named and kept is not None and is_over:
             detail = "the last message has its answer; to replace it, name the message in forwardedProps.messageId"
             raise Refused(409, "conflict", detail)
 
@@ -338,13 +338,12 @@ class ChatEndpoints(Guarded):
         last = turn.message_ids[-self._max_waiting :]
         if turn.status != "running" or run is None or len(last) < self._max_waiting:
             return len(last) if turn.status == "owed" else 0
-        reads = tuple(FindMessage(turn.conversation_id, one) for one in last)
+        reads = tuple(FindMessage(turn.conversation_id, one, "none") for one in last)
         found = await self._store.backend.execute(ReadTogether(reads))
         return sum(one is not None and (one.sequence or 0) >= run.first_sequence for one in found)
 
     async def _is_owed(self, chat: str) -> bool:
-        turn = await turn_of(self._store, chat, self._agent_name)
-        return turn is not None and turn.status in ("owed", "running")
+        return is_owed(await turn_of(self._store, chat, self._agent_name))
 
     async def _resume(self, http: Request, chat: str) -> Response:
         rights = Rights(self, self._store, http)
@@ -364,8 +363,9 @@ class ChatEndpoints(Guarded):
         run = await self._store.get_run(chat)
         is_active = run is not None and run.is_active
         if turn is not None and (turn.status == "running" or (turn.status == "owed" and not is_active)):
-            former = {one.run_id for one in runs_of(run)} - ({turn.run_id} if turn.status == "running" else set())
-            return Question(turn.message_ids[0], self._agent_name, None, frozenset(former))
+            own = turn.run_id if turn.status == "running" else None
+            former = (one for one in runs_of(run) if one.run_id != own)
+            return Question.again(turn.message_ids[0], self._agent_name, former)
         if run is not None and (is_active or run.status in ("interrupted", "failed")):
             return run.run_id
         return None

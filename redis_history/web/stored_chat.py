@@ -138,8 +138,7 @@ class StoredChat:
         if not added:
             assert given is not None  # noqa: S101
             if is_new and turn is not None and turn.status == "waiting":  # the decision has made it owed
-                names = frozenset(run.run_id for run in former)
-                return Kept(given, Question(turn.message_ids[0], self._agent_name, None, names), given)
+                return Kept(given, Question.again(turn.message_ids[0], self._agent_name, former), given)
             return Kept(given, await self.ask_again(chat, given) if is_new else None, given)
         if record is None:
             await self._create(chat, added, rights, user)
@@ -162,7 +161,7 @@ class StoredChat:
             await self._store._write(ChangeTurns(chat, "open", self._agent_name, False, 0, (message.id,)))
         else:
             await self._store.retry_turn(chat, agent_name=self._agent_name)
-        return Question(message.id, self._agent_name, None, frozenset(run.run_id for run in runs))
+        return Question.again(message.id, self._agent_name, runs)
 
     async def is_copy_of(self, asked: Asked) -> Message | None:
         """The stored message that a request repeats without adding anything; None: it adds something."""
@@ -175,7 +174,7 @@ class StoredChat:
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
         """Return the messages that are not stored. Front ends repeat unanswered messages; stored ones stay
         unchanged."""
-        reads = tuple(FindMessage(chat, one.id) for one in messages)
+        reads = tuple(FindMessage(chat, one.id, "none") for one in messages)
         known = await self._store.backend.execute(ReadTogether(reads)) if reads else []
         return [one for one, stored in zip(messages, known, strict=True) if stored is None]
 

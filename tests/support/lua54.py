@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from lupa.lua54 import LuaError, LuaRuntime  # type: ignore[import-untyped]
 
+from tests.support.proxy import accepted
 from tests.support.script_keys import keys_of
 from tests.support.servers import RealServer
 
@@ -151,11 +152,7 @@ class StrictServer:
         return connection
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
+        for client in accepted(self._listener):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             thread = threading.Thread(target=self._serve, args=(client,), daemon=True, name="connection")
             self._threads.append(thread)

@@ -6,11 +6,21 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 #: The faults of bytes on their way to the server, and on their way back.
 REQUEST_FAULTS = ("request_lost", "request_halved", "request_delayed", "request_late", "request_repeated")
 REPLY_FAULTS = ("reply_lost", "reply_halved", "reply_delayed")
+
+
+def accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections of clients, until the listener is shut down."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        yield client
 
 
 class LossyProxy:
@@ -79,11 +89,7 @@ class LossyProxy:
             thread.join()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
+        for client in accepted(self._listener):
             with self._connecting:
                 server = self._connect()
                 if server is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.cluster import RealCluster
+from tests.support.proxy import accepted
 from tests.support.servers import RealServer
 
 #: What many services refuse. Also within scripts, if the server does not know the command at all.
@@ -102,11 +103,7 @@ class ReplacingServer(RealServer):
         thread.start()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
+        for client in accepted(self._listener):
             upstream = socket.socket(socket.AF_UNIX)
             upstream.connect(str(self.socket))
             self._sockets |= {client, upstream}

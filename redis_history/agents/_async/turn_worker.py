@@ -134,7 +134,7 @@ class AsyncWorker:
         self._again_at = 0.0  # when to look again after those that were found
         self._look_at = 0.0
         self._next_of: dict[int, float] = {}  # when to look at a bucket
-        self._in_cluster: bool | None = None  # None: not known yet
+        self._in_cluster = False
         self._busy_at = 0.0  # when it last saw a turn
         self._lost_races = 0  # to other workers, lately
 
@@ -209,8 +209,6 @@ class AsyncWorker:
 
     async def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
-        if self._in_cluster is None:
-            self._in_cluster = (await self._store.capabilities).mode == "cluster"
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 await self._listen(False)
@@ -262,7 +260,7 @@ class AsyncWorker:
             return max(0.001, min(self._look_at, *self._next_of.values(), now + self._poll) - now)
         for bucket in due:
             self._next_of.pop(bucket, None)
-        now = time.monotonic()
+        now, self._in_cluster = time.monotonic(), look.in_cluster
         if look.candidates or look.next_in:
             self._busy_at = now
         for bucket, seconds in look.next_in.items():

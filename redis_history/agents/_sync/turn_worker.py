@@ -135,7 +135,7 @@ class Worker:
         self._again_at = 0.0  # when to look again after those that were found
         self._look_at = 0.0
         self._next_of: dict[int, float] = {}  # when to look at a bucket
-        self._in_cluster: bool | None = None  # None: not known yet
+        self._in_cluster = False
         self._busy_at = 0.0  # when it last saw a turn
         self._lost_races = 0  # to other workers, lately
 
@@ -210,8 +210,6 @@ class Worker:
 
     def _take_turns(self) -> float:
         """Take turns while there are any and there is room. Returns the seconds until there may be others."""
-        if self._in_cluster is None:
-            self._in_cluster = (self._store.capabilities).mode == "cluster"
         while self._stop_at is None:
             if len(self._running) >= self._concurrency:
                 self._listen(False)
@@ -263,7 +261,7 @@ class Worker:
             return max(0.001, min(self._look_at, *self._next_of.values(), now + self._poll) - now)
         for bucket in due:
             self._next_of.pop(bucket, None)
-        now = time.monotonic()
+        now, self._in_cluster = time.monotonic(), look.in_cluster
         if look.candidates or look.next_in:
             self._busy_at = now
         for bucket, seconds in look.next_in.items():

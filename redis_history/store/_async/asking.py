@@ -85,7 +85,7 @@ class AsyncAsking:
         turns = await self._backend.execute(ops.ReadTurns(conversation_id))
         if any(op.all_agents or turn.agent_name == op.agent_name for turn in turns):
             return False
-        page = await self._backend.execute(ops.ReadPage(conversation_id, _LAST, newest=True))
+        page = await self._backend.execute(ops.ReadPage(conversation_id, _LAST, newest=True, contents="none"))
         asked = [one.id for one in page.messages if one.role == "user" and not one.is_summary]
         if not asked:
             return False

@@ -36,15 +36,16 @@ class AsyncRunKeepers:
 
     async def take(self, run: AsyncRun, wait: float) -> bool:
         """Return when `run` has the run, and whether it waited. Raises RunBusyError after `wait` seconds."""
-        server = await self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
-        return await run._keeper.take(run, wait)  # type: ignore[no-any-return]
+        return await (await self._keeper_of(run)).take(run, wait)
 
     async def hold(self, run: AsyncRun, outcome: RunOutcome) -> None:
         """Renew a run that a worker has taken with a turn."""
+        (await self._keeper_of(run))._hold(run, outcome)
+
+    async def _keeper_of(self, run: AsyncRun) -> AsyncRunKeeper:
         server = await self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
-        run._keeper._hold(run, outcome)
+        run._keeper = keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
+        return keeper
 
     async def aclose(self) -> None:
         """End the jobs. Runs expire."""

@@ -201,13 +201,13 @@ class AsyncRun:
 
     async def _begin(self) -> None:
         if self._taken is None:
-            waited = await self._take()
+            # While this one waits, other runs may use up the budget.
+            must_reserve = await self._take() and self._budget_of is not None
         else:
             await self._store._runs.hold(self, self._taken)
-            waited = False
+            must_reserve = True
         try:
-            if self._taken is not None or (waited and self._budget_of is not None):
-                # Of the runs that were first, some may have used up the budget.
+            if must_reserve:
                 await self._reserve()
             await self._messages.begin(0 if self._taken is None else self._first)
             await self._settle_former()

@@ -473,13 +473,17 @@ class AsyncNamespaceSubscription(AsyncFeed):
 
     def _leave(self, conversation_id: str) -> None:
         """Stop following a conversation of another owner."""
-        if self._cursors.pop(conversation_id, None) is not None:
+        if conversation_id in self._cursors:
             self._news.add(conversation_id)
-        self._runs.pop(conversation_id, None)
+        self._forget(conversation_id)
         self._others.pop(conversation_id, None)
         self._others[conversation_id] = None
         if len(self._others) > _MOST_OTHERS:
             del self._others[next(iter(self._others))]
+
+    def _forget(self, conversation_id: str) -> None:
+        for known in (self._cursors, self._runs, self._turns):
+            known.pop(conversation_id, None)
 
     def _last_of(self, changes: Changes) -> Changes:
         """The end of a conversation that was the owner's."""
@@ -491,9 +495,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         if isinstance(event, Reset) and event.reason != "log_trimmed":
             self._doubted.add(name)
         if isinstance(event, ConversationDeleted) or is_gone(event.cursor):
-            self._cursors.pop(name, None)
-            self._runs.pop(name, None)
-            self._turns.pop(name, None)
+            self._forget(name)
             if event.cursor.revision:
                 self._ended[name] = (event.cursor, time.monotonic() + _REMEMBERED)
         else:

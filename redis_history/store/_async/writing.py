@@ -427,7 +427,7 @@ class AsyncWriting:
         position = Position(0, 0) if isinstance(end, str) else end
         op = ops.Compact.of(conversation_id, position, summary, seen, expected_revision)
         if isinstance(end, str):
-            last = await self._backend.execute(ops.FindMessage(conversation_id, end))
+            last = await self._backend.execute(ops.FindMessage(conversation_id, end, "none"))
             if last is None or last.position is None:
                 raise refusals.message_missing(conversation_id, end)
             op = replace(op, through=last.position)

@@ -37,15 +37,16 @@ class RunKeepers:
 
     def take(self, run: Run, wait: float) -> bool:
         """Return when `run` has the run, and whether it waited. Raises RunBusyError after `wait` seconds."""
-        server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
-        return run._keeper.take(run, wait)  # type: ignore[no-any-return]
+        return (self._keeper_of(run)).take(run, wait)
 
     def hold(self, run: Run, outcome: RunOutcome) -> None:
         """Renew a run that a worker has taken with a turn."""
+        (self._keeper_of(run))._hold(run, outcome)
+
+    def _keeper_of(self, run: Run) -> RunKeeper:
         server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
-        run._keeper._hold(run, outcome)
+        run._keeper = keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
+        return keeper
 
     def close(self) -> None:
         """End the jobs. Runs expire."""

@@ -54,7 +54,8 @@ class RunMessages:
 
     def begin(self, first: int = 0) -> None:
         """`first`: the first sequence that came after the run was taken with a turn."""
-        head = self._backend.execute(ops.ReadHead(self._conversation_id, _NEWEST if first else 1))
+        op = ops.ReadHead(self._conversation_id, _NEWEST) if first else ops.ReadHead(self._conversation_id, 1, "none")
+        head = self._backend.execute(op)
         self._cursor = head.cursor
         for message in head.newest.messages:
             self._newest, self._newest_at = message.sequence or 0, message.timestamp
@@ -113,13 +114,14 @@ class RunMessages:
 
     def interrupted_since(self, start: int, end: int) -> Message | None:
         """The newest message of an assistant that was interrupted, with start <= sequence < end."""
-        op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, _FIRST_LOOK, newest=True)
+        op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, _FIRST_LOOK, newest=True, contents="none")
         while op is not None:
             page = self._backend.execute(op)
             own = [one for one in page.messages if start <= (one.sequence or 0) < end]
             for message in sorted(own, key=lambda one: one.sequence or 0, reverse=True):
                 if message.role == "assistant" and message.status == "interrupted":
-                    return message  # type: ignore[no-any-return]
+                    [found] = self._backend.execute(ops.ReadContents(self._conversation_id, (message,)))
+                    return found  # type: ignore[no-any-return]
             if own and len(own) < len(page.messages):
                 return None
             op = next_page(op, page, PAGE)
@@ -207,7 +209,7 @@ class RunMessages:
         """`count`: how many messages may be wanted. Pages are read from the newest one back to the last of them,
         because others may have appended any number of messages, and a message may have any time."""
         pages: list[list[Message]] = []
-        op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, _FIRST_LOOK, newest=True)
+        op: ops.ReadPage | None = ops.ReadPage(self._conversation_id, _FIRST_LOOK, newest=True, contents="none")
         while op is not None and count > 0:
             page = self._backend.execute(op)
             count -= sum(map(is_wanted, page.messages))

@@ -198,13 +198,13 @@ class Run:
 
     def _begin(self) -> None:
         if self._taken is None:
-            waited = self._take()
+            # While this one waits, other runs may use up the budget.
+            must_reserve = self._take() and self._budget_of is not None
         else:
             self._store._runs.hold(self, self._taken)
-            waited = False
+            must_reserve = True
         try:
-            if self._taken is not None or (waited and self._budget_of is not None):
-                # Of the runs that were first, some may have used up the budget.
+            if must_reserve:
                 self._reserve()
             self._messages.begin(0 if self._taken is None else self._first)
             self._settle_former()

@@ -27,7 +27,7 @@ from redis_history.store.operations.base import (
 )
 from redis_history.store.operations.contents import with_contents
 from redis_history.store.operations.keys import Keyspace
-from redis_history.store.operations.listing import AscendingBucket, merged
+from redis_history.store.operations.listing import AscendingBucket, has_more, merged, refill
 from redis_history.store.operations.page import ReadPage, next_page
 from redis_history.store.operations.record import decode_value
 from redis_history.store.operations.scripts import load_script
@@ -217,12 +217,9 @@ class ListApprovals(Struct, Op[list[Approval]], frozen=True, kw_only=True):
         seen: set[bytes] = set()
         stale: list[Call] = []
         conversations, count = 0, max(8, self.limit // 16)
-        while conversations < self.limit and not all(bucket.exhausted and not bucket.ahead for bucket in buckets):
-            short = [bucket for bucket in buckets if not bucket.exhausted]
-            if short:
-                for bucket, pairs in zip(short, (yield [bucket.read(count) for bucket in short]), strict=True):
-                    bucket.add(pairs, count)
-                count = min(2 * count, _CHUNK)
+        while conversations < self.limit and has_more(buckets):
+            yield from refill(buckets, count)
+            count = min(2 * count, _CHUNK)
             items = [item for item in merged(buckets) if item[1] not in seen]
             seen.update(name for _, name, _ in items)
             start = 0

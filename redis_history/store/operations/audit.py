@@ -13,7 +13,7 @@ from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Change, Space
 from redis_history.store.operations.base import UNREADABLE, Call, Op, Steps, plain
 from redis_history.store.operations.keys import Keyspace
-from redis_history.store.operations.listing import Bucket, merged
+from redis_history.store.operations.listing import Bucket, has_more, merged, refill
 from redis_history.store.operations.read_changes import SIZES
 from redis_history.store.operations.record import RECORD_KEYS, decode_value
 from redis_history.store.operations.settings import Settings
@@ -80,10 +80,8 @@ class ReadTrail(Struct, Op[list[AuditEntry]], frozen=True):
         buckets: Sequence[Bucket] = [_Trail(key) for key in keys]
         found: list[AuditEntry] = []
         seen: set[tuple[bytes, bytes]] = set()
-        while len(found) < self.limit and not all(one.exhausted and not one.ahead for one in buckets):
-            short = [bucket for bucket in buckets if not bucket.exhausted]
-            for bucket, items in zip(short, (yield [one.read(_CHUNK) for one in short]) if short else (), strict=True):
-                bucket.add(items, _CHUNK)
+        while len(found) < self.limit and has_more(buckets):
+            yield from refill(buckets, _CHUNK)
             for time, raw, key in merged(buckets):
                 if self.since is not None and time <= self.since:
                     return found[: self.limit]

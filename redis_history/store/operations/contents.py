@@ -102,11 +102,13 @@ def _attempt(
     return found, changed
 
 
-def with_content(conversation_id: str, message: Message | None, settings: Settings) -> Steps[Message | None]:
+def with_content(
+    conversation_id: str, message: Message | None, settings: Settings, needed: Needed = "all"
+) -> Steps[Message | None]:
     """The same for one message."""
     if type(message) is not PartialMessage:
         return message
-    [found] = yield from with_contents(conversation_id, [message], settings)
+    [found] = yield from with_contents(conversation_id, [message], settings, needed)
     return found
 
 

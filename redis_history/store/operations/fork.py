@@ -293,7 +293,7 @@ def _copy(
         raise refusals.conversation_missing(conversation_id)
     try:
         if isinstance(through, str):
-            last = yield ops.FindMessage(conversation_id, through)
+            last = yield ops.FindMessage(conversation_id, through, "none")
             if last is None or last.position is None:
                 raise refusals.message_missing(conversation_id, through)
             end: Position | None = last.position

@@ -222,12 +222,9 @@ def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[l
     count = min(max(8, -(-2 * wanted // BUCKETS)), _LISTED)
     found: list[Preview] = []
     seen: set[bytes] = set()
-    while len(found) < wanted and not all(bucket.exhausted and not bucket.ahead for bucket in buckets):
-        short = [bucket for bucket in buckets if not bucket.exhausted]
-        if short:
-            for bucket, pairs in zip(short, (yield [bucket.read(count) for bucket in short]), strict=True):
-                bucket.add(pairs, count)
-            count = min(2 * count, _LISTED)
+    while len(found) < wanted and has_more(buckets):
+        yield from refill(buckets, count)
+        count = min(2 * count, _LISTED)
         items = merged(buckets)
         start = 0
         while start < len(items) and len(found) < wanted:
@@ -250,6 +247,18 @@ def _bound_of(place: Place, op: Selection, settings: Settings) -> Steps[_Bound]:
     if changed is None or score is None or int(changed) != place.changed:  # it has moved to the front, or is gone
         return _Bound(place.changed, b"")
     return _Bound(int(float(score)), keys.name)
+
+
+def has_more(buckets: Iterable[Bucket]) -> bool:
+    return not all(bucket.exhausted and not bucket.ahead for bucket in buckets)
+
+
+def refill(buckets: Iterable[Bucket], count: int) -> Steps[None]:
+    """Reads `count` further members of each bucket that has more, in one round trip."""
+    short = [bucket for bucket in buckets if not bucket.exhausted]
+    if short:
+        for bucket, pairs in zip(short, (yield [bucket.read(count) for bucket in short]), strict=True):
+            bucket.add(pairs, count)
 
 
 def merged(buckets: Sequence[Bucket]) -> list[tuple[float, bytes, bytes]]:

@@ -205,9 +205,10 @@ def _window(limit: int, newest: bool, after: Position | None, before: Position |
 
 
 class FindMessage(OnConversation, Read[Message | None], frozen=True):
-    """The message of this id, archived or not, or None."""
+    """The message of this id, archived or not, or None. `contents` as in ReadPage."""
 
     message_id: str
+    contents: Needed = "all"
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -216,14 +217,14 @@ class FindMessage(OnConversation, Read[Message | None], frozen=True):
 
     def completed(self, message: Message | None, settings: Settings) -> Steps[Message | None]:
         if message is None or message.status != "streaming":
-            return (yield from with_content(self.conversation_id, message, settings))
+            return (yield from with_content(self.conversation_id, message, settings, self.contents))
         [found] = yield from refreshed(self.conversation_id, [cast(Position, message.position)], settings)
         return found
 
     def apply(self, space: Space) -> Message | None:
         conversation = space.find(self.conversation_id)
         stored = conversation and conversation.stored.get(self.message_id)
-        return conversation.message(self.message_id) if conversation and stored else None
+        return conversation.message(self.message_id, self.contents) if conversation and stored else None
 
 
 def _decode(reply: bytes | None) -> Message | None:

@@ -256,7 +256,7 @@ class LookForTurns(Op[Look], Struct, frozen=True):
             later = [score for score, _ in entries if score > now]
             if later:
                 next_in[bucket] = (min(later) - now) / 1000
-        return Look((yield from self._candidates(found, settings)), next_in)
+        return Look((yield from self._candidates(found, settings)), next_in, settings.cluster)
 
     def _candidates(self, found: Sequence[tuple[float, bytes, bytes]], settings: Settings) -> Steps[list[Candidate]]:
         """The conversations of the entries; of an owner's entry, the next one in the owner's queue."""

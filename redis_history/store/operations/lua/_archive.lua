@@ -145,12 +145,13 @@ local function use_archives()
 
   function archive_index.keys(state, records)
     local names, before, made = {}, string.sub(state, 1, -2) .. 'a:', archive_index.made or {}
+    local token, revision = OF.token, OF.revision
     archive_index.made = made -- the name of each record: a long life has thousands, and a removal needs them twice
     for i = 1, #records do
       local record = records[i]
       local name = made[record]
       if not name then
-        name = before .. record[9] .. ':' .. record[1] -- OF.token, OF.revision
+        name = before .. record[token] .. ':' .. record[revision]
         made[record] = name
       end
       names[i] = name
