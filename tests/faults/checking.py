@@ -272,7 +272,7 @@ def _tests(call: Call) -> list[Test]:
                 (not state.exists and (epoch == _NOTHING) and not count)
                 or (
                     (state.epoch, state.revision, state.token, len(state.live)) == (epoch, revision, token, count)
-                    and state.forms[len(state.live) - len(newest) :] == newest
+                    and _are(newest, state.forms[len(state.live) - len(newest) :], arguments["is_partial"])
                 )
             )
         ]
@@ -285,8 +285,8 @@ def _tests(call: Call) -> list[Test]:
     if call.kind == "FindMessage":
         if value is None:
             return [lambda state: arguments["id"] not in state.stored]
-        value = [value]
-    if call.kind in ("FindMessage", "Fetch"):
+        return [_has(as_form(value), arguments["is_partial"])]
+    if call.kind == "Fetch":
         return [_has(as_form(one)) for one in value]
     return []
 
@@ -312,8 +312,18 @@ def _is_fork(call: Call, state: Conversation) -> bool:
     )
 
 
-def _has(wanted: Any) -> Test:
-    return lambda state: wanted[0] in state.stored and state.stored[wanted[0]].form == wanted
+def _has(found: Form, is_partial: bool = False) -> Test:
+    return lambda state: found[0] in state.stored and _are([found], [state.stored[found[0]].form], is_partial)
+
+
+def _are(found: list[Form], there: list[Form], is_partial: bool) -> bool:
+    """`is_partial`: they were read without their large contents, so texts may end earlier."""
+    if is_partial and len(found) == len(there):
+        found = [
+            (one[0], other[1] if other[1].startswith(one[1]) else one[1], *one[2:])
+            for one, other in zip(found, there, strict=True)
+        ]
+    return found == there
 
 
 def _refusals(call: Call) -> list[Test]:

@@ -288,7 +288,9 @@ class Cluster(Deployment):
         self._cluster.begin_migration(slot, target)
         time.sleep(self._random.uniform(0, 0.5))  # scripts that make keys which they do not declare already fail
         # Half of the keys must be on each node for a while, or nobody sees a key that is not declared.
-        count = self._random.choice([1, 3, 3, 10])
+        # Each large content is a key, and there may be thousands.
+        least = source.watcher.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) // 20
+        count = max(self._random.choice([1, 3, 3, 10]), least)
         self._cluster.move_keys(slot, source, target, count, pause=self._random.uniform(0, 0.1))
         time.sleep(self._random.uniform(0, 0.05))
         self._cluster.end_migration(slot, target)

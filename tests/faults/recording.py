@@ -307,9 +307,9 @@ _ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ops.Expand: lambda op: {"id": op.summary_id},
     Fork: lambda op: {"through": op.through},
     ops.WriteRecord: lambda op: {"fields": op.fields},
-    ops.FindMessage: lambda op: {"id": op.message_id},
+    ops.FindMessage: lambda op: {"id": op.message_id, "is_partial": op.contents != "all"},
     ops.ReadPage: lambda op: {"whole": op.limit if _is_whole(op) else 0},
-    ops.ReadHead: lambda op: {"messages": op.messages},
+    ops.ReadHead: lambda op: {"messages": op.messages, "is_partial": op.contents != "all"},
 }
 _VALUES: dict[type, Callable[[Any], Any]] = {
     ops.Append: lambda outcome: [[one.revision, one.duplicate] for one in outcome],
