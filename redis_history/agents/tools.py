@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
-from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
@@ -13,14 +12,16 @@ import orjson
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.errors import InvalidInputError
+from redis_history.store.operations import Steps, read_messages
+from redis_history.store.operations.searching import Asked, search
 from redis_history.store.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage, terms_of
 from redis_history.store.search.query import Query, parse_query
 from redis_history.store.search.ranking import DEPTH
 from redis_history.store.search.text import MAX_CHARACTERS, searchable, shown_text
 from redis_history.values import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.values._validation import check_function, check_integer, check_time_zone
+from redis_history.values.filters import make_filters
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.quoting import as_data, data_block, new_mark, plain_name
 from redis_history.values.sizes import TokenCounter
@@ -123,23 +124,23 @@ class _Tool:
         """An item of `tools` for Mistral's chat completions."""
         return {"type": "function", "function": self._function()}
 
-    async def _answer_to(self, arguments: Any) -> str:
-        """The answer for the model to the arguments that it wrote. Does not wait for a synchronous store."""
+    def _answer_to(self, arguments: Any) -> Steps[str]:
+        """The answer for the model to the arguments that it wrote."""
         try:
             query, limit = _checked(arguments)
-            before = await self._turn_in_progress()
-            hits = await self._search(query, limit, before)
+            before = yield from self._turn_in_progress()
+            hits = yield from self._search(query, limit, before)
             if not hits and (words := query.translate(_QUOTES)) != query:
                 # If a phrase in quotes is only in earlier searches for it, its words are searched for, as they were.
-                hits = await self._search(words, limit, before)
+                hits = yield from self._search(words, limit, before)
         except InvalidInputError as error:
             return self._cut(f"Error: {error}")
         return self._answer(_grouped(hits))
 
-    async def _turn_in_progress(self) -> Position | None:
+    def _turn_in_progress(self) -> Steps[Position | None]:
         """The position of the user message that the assistant is still answering, or None."""
         for count in _NEWEST:
-            newest = await answer_of(self._store.get(self._conversation_id, limit=count))
+            newest = yield from read_messages(self._conversation_id, count)
             start = _last_user_message(newest)
             if start is not None:
                 return None if _is_finished(newest[start:]) else newest[start].position
@@ -147,15 +148,15 @@ class _Tool:
                 break
         return None
 
-    async def _search(self, query: str, limit: int, before: Position | None) -> list[SearchHit]:
+    def _search(self, query: str, limit: int, before: Position | None) -> Steps[list[SearchHit]]:
         """The hits, best first, without messages that the model already has."""
-        options = {"before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
-        search = partial(self._store.search, self._conversation_id, query, time_zone=self._time_zone, **options)
+        filters = make_filters(before=before)
         hits: list[SearchHit] = []
         offset, size, enough = 0, 2 * limit, limit
         while enough > 0 and offset < DEPTH:
             size = min(size, DEPTH - offset)
-            found = await answer_of(search(limit=size, offset=offset))
+            asked = Asked(query, filters, size, offset, None, None, _CONTEXT, True, self._time_zone)
+            found = yield from search(self._conversation_id, asked)
             terms = terms_of(found) or parse_query(query)
             for hit in found:
                 if (rest := _without_excluded_parts(hit, terms)) is not None:
@@ -209,7 +210,8 @@ class ConversationSearchTool(_Tool):
 
     def run(self, arguments: Any) -> str:
         """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        return run_at_once(self._answer_to(arguments))
+        answer: str = self._store.execute(self._answer_to(arguments))
+        return answer
 
 
 class AsyncConversationSearchTool(_Tool):
@@ -220,7 +222,8 @@ class AsyncConversationSearchTool(_Tool):
 
     async def run(self, arguments: Any) -> str:
         """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        return await self._answer_to(arguments)
+        answer: str = await self._store.execute(self._answer_to(arguments))
+        return answer
 
 
 @overload
@@ -247,10 +250,10 @@ def conversation_search_tool(
 
     Raises InvalidConversationIdError, and InvalidInputError for a store without search or an invalid option.
     """
-    search = getattr(store, "search", None)
-    if search is None:
+    execute = getattr(store, "execute", None)
+    if execute is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
-    tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
+    tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(execute) else ConversationSearchTool
     return tool(store, conversation_id, **options)
 
 

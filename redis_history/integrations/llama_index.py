@@ -22,7 +22,6 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
@@ -97,7 +96,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        run_at_once(self._turns.append(self._store, key, list(map(from_llama_index, _listed([message])))))
+        self._store.execute(self._turns.append(key, list(map(from_llama_index, _listed([message])))))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -168,7 +167,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         converted = self._turns.unfinished(key, given)
         if converted is None:
             converted = await self._live.settle(key, _with_status(messages, status))
-        await self._turns.append(_extras.asynchronous(self._store, type(self).__name__), key, converted, given)
+        await _extras.asynchronous(self._store, type(self).__name__).execute(self._turns.append(key, converted, given))
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
@@ -275,7 +274,7 @@ def _set(
             new[at : at + size] = [one for one, _ in known[old : old + size]]
         return new
 
-    run_at_once(_extras.replace_all(store, key, merge, turns))
+    store.execute(_extras.replace_all(key, merge, turns))
 
 
 def _delete(

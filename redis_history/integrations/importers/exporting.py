@@ -1,4 +1,4 @@
-"""Export conversations of a store to a file or stream. A coroutine does the work, also for synchronous stores."""
+"""Export conversations of a store to a file or stream. The work is written as steps, for both kinds of stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from os import PathLike
@@ -18,11 +18,12 @@ import msgspec
 import orjson
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.embedded._files import replacing
 from redis_history.errors import InvalidInputError
 from redis_history.integrations.importers._lossless import RECORD_START, message_line, record_line
+from redis_history.store.operations import Steps
 from redis_history.store.operations import fork as forks
+from redis_history.store.operations.listing import all_ids
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ def export_messages(
     `<path>.partial` is a link or another user's.
     """
     with _opened(target, resume) as (stream, known):
-        return run_at_once(_export(store, next, stream, conversation_ids, include_archived, on_progress, known))
+        return store.execute(_export(stream, conversation_ids, include_archived, on_progress, known))
 
 
 async def async_export_messages(
@@ -70,26 +71,22 @@ async def async_export_messages(
 ) -> Exported:
     """Like `export_messages`, for an async store."""
     with _opened(target, resume) as (stream, known):
-        return await _export(store, anext, stream, conversation_ids, include_archived, on_progress, known)
+        return await store.execute(_export(stream, conversation_ids, include_archived, on_progress, known))
 
 
-async def _export(
-    store: Any,
-    following: Callable[..., Any],
+def _export(
     stream: IO[bytes],
     ids: Iterable[str] | None,
     include_archived: bool,
     on_progress: Callable[[Exported], None] | None,
     known: Container[str] = (),
-) -> Exported:
-    """`following` is `next`, or `anext` for an async store. `known`: ids that the stream has already."""
+) -> Steps[Exported]:
+    """`known`: ids that the stream has already."""
     done = Exported()
-    async for id_ in _ids(store, following, ids):
+    for id_ in (yield from all_ids()) if ids is None else ids:
         if id_ in known:
             continue
-        encode = partial(message_line, id_)
-        steps = forks.collect(id_, encode)
-        found = await answer_of(store._steps(steps))
+        found = yield from forks.collect(id_, partial(message_line, id_))
         if found is None:
             if ids is None:
                 continue
@@ -103,14 +100,6 @@ async def _export(
         if on_progress is not None:
             on_progress(done)
     return done
-
-
-async def _ids(store: Any, following: Callable[..., Any], given: Iterable[str] | None) -> AsyncIterator[str]:
-    for id_ in given or ():
-        yield id_
-    found = store.iter_conversations()
-    while given is None and (one := await answer_of(following(found, None))) is not None:
-        yield one.conversation_id
 
 
 @contextmanager

@@ -7,20 +7,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from redis_history.errors import InvalidInputError
 from redis_history.store.operations.archives import StoredArchive
 from redis_history.store.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain, read
-from redis_history.store.operations.contents import FIND, with_content, with_contents, with_contents_at_once
+from redis_history.store.operations.contents import (
+    FIND,
+    ReadContents,
+    with_content,
+    with_contents,
+    with_contents_at_once,
+)
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Message, Position
-from redis_history.values.beside import Needed
+from redis_history.values._validation import check_integer
+from redis_history.values.beside import Needed, PartialMessage, check_needed
+from redis_history.values.filters import ANYTHING, Filters
+from redis_history.values.ids import check_conversation_id
 from redis_history.values.wire import decode_member, decode_members, incomplete
 
 if TYPE_CHECKING:
@@ -241,6 +251,34 @@ def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
     if op.newest:
         return replace(op, limit=size, before=page.messages[0].position)
     return replace(op, limit=size, after=page.messages[-1].position)
+
+
+def read_messages(
+    conversation_id: str,
+    limit: int | None = None,
+    filters: Filters = ANYTHING,
+    include_archived: bool = False,
+    contents: bool | Literal["texts"] = True,
+) -> Steps[list[Message]]:
+    """The messages of a conversation, ascending: see `HistoryStore.get`."""
+    check_conversation_id(conversation_id)
+    check_integer(limit, "limit", optional=True, error=InvalidInputError)
+    wanted = filters.wants if filters.selects else None
+    page = ARCHIVED_PAGE if include_archived else PAGE
+    needed = check_needed(contents)
+    first = ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
+    if wanted is not None or needed != "all":  # of unwanted messages, nothing is read
+        first = replace(first, contents="none" if wanted is not None else needed)
+    found = yield from newest_messages(first, limit, wanted)
+    return found if first.contents == needed else (yield from with_needed(conversation_id, found, needed))
+
+
+def with_needed(conversation_id: str, messages: list[Message], needed: Needed) -> Steps[list[Message]]:
+    """The messages with the large contents that are needed, without those that were removed since."""
+    if needed == "none" or not any(type(message) is PartialMessage for message in messages):
+        return messages
+    found = yield ReadContents(conversation_id, tuple(messages), needed)
+    return [message for message in found if message is not None]
 
 
 def newest_messages(
