@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, tzinfo
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overload
 
 import orjson
 from msgspec import Struct, ValidationError, convert
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from redis_history.errors import InvalidInputError
 from redis_history.store.operations import Steps, read_messages
 from redis_history.store.operations.searching import Asked, search
+from redis_history.store.operations.tasks import Executes, R
 from redis_history.store.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage, terms_of
 from redis_history.store.search.query import Query, parse_query
 from redis_history.store.search.ranking import DEPTH
@@ -62,7 +63,7 @@ class SearchOptions(TypedDict, total=False):
     time_zone: tzinfo
 
 
-class _Tool:
+class _Tool(Generic[R]):
     """The tool's declarations for each provider, and its answers."""
 
     name = NAME
@@ -70,7 +71,7 @@ class _Tool:
 
     def __init__(
         self,
-        store: Any,
+        store: Executes[str, R],
         conversation_id: str,
         *,
         token_cap: int | None = 2000,
@@ -124,7 +125,14 @@ class _Tool:
         """An item of `tools` for Mistral's chat completions."""
         return {"type": "function", "function": self._function()}
 
-    def _answer_to(self, arguments: Any) -> Steps[str]:
+    def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> R:
+        return self.run({"query": query, "limit": limit})
+
+    def run(self, arguments: Any) -> R:
+        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
+        return self._store.execute(self.steps(arguments))
+
+    def steps(self, arguments: Any) -> Steps[str]:
         """The answer for the model to the arguments that it wrote."""
         try:
             query, limit = _checked(arguments)
@@ -200,30 +208,14 @@ class _Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
-class ConversationSearchTool(_Tool):
+class ConversationSearchTool(_Tool[str]):
     """Call it with the model's arguments: `tool(query=…, limit=…)`, or `tool.run(arguments)` with a mapping or JSON
     text. The result is text for the model of at most `token_cap` tokens, also for invalid arguments. Raises the errors
     of the store."""
 
-    def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> str:
-        return self.run({"query": query, "limit": limit})
 
-    def run(self, arguments: Any) -> str:
-        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        answer: str = self._store.execute(self._answer_to(arguments))
-        return answer
-
-
-class AsyncConversationSearchTool(_Tool):
+class AsyncConversationSearchTool(_Tool[Coroutine[Any, Any, str]]):
     """Like ConversationSearchTool, with `await`."""
-
-    async def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> str:
-        return await self.run({"query": query, "limit": limit})
-
-    async def run(self, arguments: Any) -> str:
-        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        answer: str = await self._store.execute(self._answer_to(arguments))
-        return answer
 
 
 @overload

@@ -31,11 +31,14 @@ from redis_history.errors import (
 from redis_history.formats._losses import Loss, OnLoss
 from redis_history.formats._pairing import pieces_of
 from redis_history.store import operations as ops
+from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync._runtime import Caller
+from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.operations import Appended, Preview, Steps
 from redis_history.store.operations.append import batches
+from redis_history.store.operations.tasks import Ask
 from redis_history.values import Conversation, Message, Part, ToolResultPart, large
 from redis_history.values._validation import check_store
 from redis_history.values.ids import check_conversation_id
@@ -253,14 +256,25 @@ def replace_all(key: str, merge: Callable[[list[Message]], Sequence[Message]], t
             return
 
 
-def check_stores(store: object, async_store: object, who: str) -> None:
-    """The same for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
+def asynchronous_of(store: HistoryStore | None, async_store: AsyncHistoryStore | None, who: str) -> AsyncHistoryStore:
+    """Like `asynchronous`, for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
     if store is None and async_store is None:
         raise StoreTypeError(f"{who} needs a HistoryStore as store=, an AsyncHistoryStore as async_store=, or both")
     if store is not None:
         check_store(store, f"store= of {who}", HistoryStore)
     if async_store is not None:
         check_store(async_store, f"async_store= of {who}", AsyncHistoryStore)
+    return asynchronous(store if async_store is None else async_store, who)  # type: ignore[arg-type]
+
+
+def asking(function: Callable[..., Any], *arguments: Any) -> Steps[Any]:
+    """Steps that call a method of a store or a reply of either kind."""
+    return (yield Ask(function, arguments))
+
+
+def close_of(reply: Reply | AsyncReply) -> Callable[[], Any]:
+    """The method that ends a live reply."""
+    return reply.aclose if isinstance(reply, AsyncReply) else reply.close
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -312,12 +326,6 @@ def search_runner(
     store: Any, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> tuple[ConversationSearchTool | AsyncConversationSearchTool, Callable[[Any], Awaitable[str]]]:
     """The search tool, and a coroutine function that runs it: in a thread, if the store is synchronous."""
-    check_store(store, "search_tool", HistoryStore, AsyncHistoryStore)
+    anywhere = asynchronous(store, "search_tool")
     tool: Any = conversation_search_tool(store, conversation_id, **options)
-
-    async def run(arguments: Any) -> str:
-        if isinstance(tool, AsyncConversationSearchTool):
-            return await tool.run(arguments)
-        return str(await asyncio.to_thread(tool.run, arguments))
-
-    return tool, run
+    return tool, lambda arguments: anywhere.execute(tool.steps(arguments))

@@ -5,7 +5,7 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -29,7 +29,7 @@ from redis_history.integrations import _extras
 from redis_history.store import operations as ops
 from redis_history.store.operations import Appended, Steps
 from redis_history.store.operations.tasks import Ask
-from redis_history.types import AsyncReply, ConversationSearchTool, Reply, Role
+from redis_history.types import ConversationSearchTool, Role
 from redis_history.values._validation import check_store, missing
 from redis_history.values.ids import MAX_ID_BYTES
 from redis_history.values.pairs import without_lone_results
@@ -95,11 +95,10 @@ class LangChainHistory(BaseChatMessageHistory):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        _extras.check_stores(store, async_store, type(self).__name__)
         self.session_id = _extras.checked_id(session_id)
         self.limit = limit
         self._store = store
-        self._async_store = async_store
+        self._any = _extras.asynchronous_of(store, async_store, type(self).__name__)
         self._on_loss = on_loss
         self._turns = _Turns(on_loss)
 
@@ -122,22 +121,13 @@ class LangChainHistory(BaseChatMessageHistory):
         self._sync().clear(self.session_id)
 
     async def aget_messages(self) -> list[BaseMessage]:
-        if self._async_store is None:
-            found: list[BaseMessage] = await super().aget_messages()
-            return found
-        return self._converted(await self._async_store.get(self.session_id, limit=self.limit))
+        return self._converted(await self._any.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        if self._async_store is None:
-            await super().aadd_messages(messages)
-        else:
-            await self._async_store.execute(_write(self.session_id, self._storable(messages), self._turns))
+        await self._any.execute(_write(self.session_id, self._storable(messages), self._turns))
 
     async def aclear(self) -> None:
-        if self._async_store is None:
-            await super().aclear()
-        else:
-            await self._async_store.clear(self.session_id)
+        await self._any.clear(self.session_id)
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
         kept = _extras.ended(messages) if self.limit is None else without_lone_results(_extras.ended(messages))
@@ -193,18 +183,14 @@ class _Live:
                 yield Ask(reply.write, (text,))
             except RedisHistoryError:
                 self._replies[run] = None
-                yield Ask(_close_of(reply))
+                yield Ask(_extras.close_of(reply))
                 raise
 
     def _end(self, run: Any, *, complete: bool) -> Steps[None]:
         self._ids.pop(run, None)
         reply = self._replies.pop(run, None)
         if reply is not None:
-            yield Ask(reply.finish if complete else _close_of(reply))
-
-
-def _close_of(reply: Reply | AsyncReply) -> Callable[[], Any]:
-    return reply.aclose if isinstance(reply, AsyncReply) else reply.close
+            yield Ask(reply.finish if complete else _extras.close_of(reply))
 
 
 class _LiveReplies(_Live, BaseCallbackHandler):

@@ -10,7 +10,7 @@ from redis_history.agents.tools import DESCRIPTION, NAME
 from redis_history.errors import ApprovalNotFoundError, ConfigurationError
 from redis_history.formats import OnLoss
 from redis_history.integrations import _approvals
-from redis_history.integrations._extras import asynchronous, check_stores, checked_id
+from redis_history.integrations._extras import asynchronous, asynchronous_of, checked_id
 from redis_history.integrations._langchain_state import Common, StateSync
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.store.operations import Steps, take_snapshot
@@ -21,7 +21,6 @@ try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain_core.messages import RemoveMessage
-    from langchain_core.runnables import run_in_executor
     from langchain_core.tools import StructuredTool
     from langgraph.config import get_config
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -74,20 +73,17 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        check_stores(store, async_store, type(self).__name__)
+        self._any = asynchronous_of(store, async_store, type(self).__name__)
         self._conversation_id = None if conversation_id is None else checked_id(conversation_id)
         self._options: dict[str, Any] = {"async_store": async_store, "limit": limit, "on_loss": on_loss}
         self._store = store
-        self._async_store = async_store
         self.tools = [self._search_tool()] if search else []
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         return self._history()._sync().execute(self._begin(state, runtime))
 
     async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        if self._async_store is None:
-            return await run_in_executor(None, self.before_agent, state, runtime)
-        return await self._async_store.execute(self._begin(state, runtime))
+        return await self._any.execute(self._begin(state, runtime))
 
     # Tools, other middleware and structured output also change messages, and end the agent before the next model call.
 
@@ -95,9 +91,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._history()._sync().execute(self._save(state, runtime))
 
     async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        if self._async_store is None:
-            return await run_in_executor(None, self.before_model, state, runtime)
-        return await self._async_store.execute(self._save(state, runtime))
+        return await self._any.execute(self._save(state, runtime))
 
     after_model = after_agent = before_model
     aafter_model = aafter_agent = abefore_model
@@ -150,9 +144,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return conversation_search_tool(self._store, self._current())(query, limit)
 
         async def asearch(query: str, limit: int = 5) -> str:
-            if self._async_store is None:
-                return search(query, limit)
-            return await conversation_search_tool(self._async_store, self._current())(query, limit)
+            return await conversation_search_tool(self._any, self._current())(query, limit)
 
         return StructuredTool.from_function(search, asearch, name=NAME, description=DESCRIPTION)
 

@@ -167,7 +167,7 @@ def prompts(store: rh.HistoryStore) -> None:
     prompt = rh.assemble_prompt(store, "c", "bot", "Bot", rh.PromptOptions(scope="dm", agent_aliases=("b",)), rolling)
     assert_type(prompt, types.AssembledPrompt)
     rh.assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=summarizers[2])
-    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
+    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[arg-type]
     rh.PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
     assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), types.AssembledPrompt)
     rh.PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import Any, Final
 
 from redis_history.agents.compaction.summaries import Summarizer, read_summary, summary_text, without_frame
 from redis_history.agents.prompt.addressing import Addressing
@@ -27,7 +27,7 @@ from redis_history.agents.prompt.projection import Names, Turn, Voice, as_summar
 from redis_history.errors import InvalidInputError
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.operations import Steps, read_messages
-from redis_history.store.operations.tasks import Ask, Work
+from redis_history.store.operations.tasks import Ask, Executes, R, Work
 from redis_history.values import Message, system
 from redis_history.values._validation import check_function, check_integer, check_text, is_coroutine_function
 from redis_history.values.filters import make_filters
@@ -35,38 +35,17 @@ from redis_history.values.ids import check_conversation_id
 from redis_history.values.sizes import TokenCounter, message_tokens
 from redis_history.values.times import cutoff
 
-if TYPE_CHECKING:
-    from redis_history.store._async.store import AsyncHistoryStore
-
 _NEEDS_LOOP: Final = "an asynchronous summarizer needs an AsyncHistoryStore"
 
 
-@overload
 def assemble_prompt(
-    store: AsyncHistoryStore,
+    store: Executes[AssembledPrompt, R],
     conversation_id: str,
     agent_id: str,
     agent_name: str | None = None,
     options: PromptOptions | Mapping[str, Any] | None = None,
     summarizer: Summarizer | None = None,
-) -> Coroutine[Any, Any, AssembledPrompt]: ...
-@overload
-def assemble_prompt(
-    store: HistoryStore,
-    conversation_id: str,
-    agent_id: str,
-    agent_name: str | None = None,
-    options: PromptOptions | Mapping[str, Any] | None = None,
-    summarizer: Summarizer | None = None,
-) -> AssembledPrompt: ...
-def assemble_prompt(
-    store: Any,
-    conversation_id: str,
-    agent_id: str,
-    agent_name: str | None = None,
-    options: PromptOptions | Mapping[str, Any] | None = None,
-    summarizer: Any = None,
-) -> AssembledPrompt | Coroutine[Any, Any, AssembledPrompt]:
+) -> R:
     """Assemble the next prompt of an agent from a conversation. Await the result if the store is asynchronous.
 
     Reads the newest messages once, leaves out messages that are too old or not for this agent, lets `summarizer`
@@ -82,7 +61,7 @@ def assemble_prompt(
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     if isinstance(store, HistoryStore) and is_coroutine_function(summarizer):
         raise InvalidInputError(_NEEDS_LOOP)
-    return store.execute(_assemble(conversation_id, agent_id, agent_name, chosen, summarizer))  # type: ignore[no-any-return]
+    return store.execute(_assemble(conversation_id, agent_id, agent_name, chosen, summarizer))
 
 
 def assemble_messages(

@@ -9,7 +9,7 @@ from os import PathLike
 
 import msgspec
 
-from redis_history import AsyncHistoryStore, HistoryStore, errors
+from redis_history import errors
 from redis_history.integrations.importers.frameworks import STATE, renewed_state
 from redis_history.integrations.importers.reader import read_transcripts
 from redis_history.integrations.importers.source import ImportLimits, report
@@ -17,7 +17,7 @@ from redis_history.integrations.importers.transcript import ImportProblem, OnErr
 from redis_history.store import operations as ops
 from redis_history.store.operations import Steps
 from redis_history.store.operations import fork as forks
-from redis_history.store.operations.tasks import Work
+from redis_history.store.operations.tasks import Executes, R, Work
 from redis_history.values import Conversation, Message, large
 from redis_history.values._validation import check_integer
 from redis_history.values.ids import check_conversation_id
@@ -40,15 +40,17 @@ OnProgress = Callable[[Imported], None]
 
 def import_messages(
     source: str | PathLike[str] | Iterable[Transcript],
-    store: HistoryStore,
+    store: Executes[Imported, R],
     *,
     format: str = "auto",
     batch: int = 200,
     limits: ImportLimits | None = None,
     on_error: OnError | None = None,
     on_progress: OnProgress | None = None,
-) -> Imported:
+) -> R:
     """Import the conversations of `source` into `store`, one at a time, in batches of `batch` messages (1 to 1,000).
+    Await the result if the store is asynchronous: then the source is read in a thread, which may also call `on_error`.
+    `async_import_messages` is the same function.
 
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
@@ -66,18 +68,7 @@ def import_messages(
     return store.execute(_Import(source, batch, on_error, on_progress).steps(format, limits))
 
 
-async def async_import_messages(
-    source: str | PathLike[str] | Iterable[Transcript],
-    store: AsyncHistoryStore,
-    *,
-    format: str = "auto",
-    batch: int = 200,
-    limits: ImportLimits | None = None,
-    on_error: OnError | None = None,
-    on_progress: OnProgress | None = None,
-) -> Imported:
-    """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
-    return await store.execute(_Import(source, batch, on_error, on_progress).steps(format, limits))
+async_import_messages = import_messages
 
 
 @dataclass

@@ -4,7 +4,7 @@ a fork, or an import, and is written once for both kinds of stores."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,16 @@ from redis_history.store.operations.base import Steps
 
 if TYPE_CHECKING:
     from redis_history.store.operations.searching import Searcher
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Executes(Protocol[T_contra, R_co]):
+    """A store of either kind: with steps that return a `T_contra`, it returns that, or what one awaits for it."""
+
+    def execute(self, steps: Steps[T_contra], /) -> R_co: ...
 
 
 class Work(Struct, frozen=True):
