@@ -49,8 +49,6 @@ _logger = logging.getLogger("redis_history")
 #: Messages in one atomic change, and items of one read.
 BATCH = 500
 _PAGE = 1000
-#: The condition that the conversation exists.
-PRESENT = ops.Precondition(must_exist=True)
 #: Turns that are remembered because they could not be stored completely.
 _MOST_UNFINISHED = 16
 
@@ -127,16 +125,11 @@ class Turns:
         return before[1] if before is not None and before[0] == given else None
 
     def append(
-        self,
-        key: str,
-        messages: list[Message],
-        given: Any = None,
-        *,
-        before: int = 0,
-        condition: ops.Precondition = ops.ANY,
+        self, key: str, messages: list[Message], given: Any = None, *, before: int = 0, must_exist: bool = False
     ) -> Steps[list[Appended]]:
         """Append messages, in order. Raises as `append_many`. `given`: what they were before their conversion.
         `before`: how many messages of the turn are stored already."""
+        condition = ops.Precondition.of(must_exist=must_exist)
         if len(messages) <= BATCH:
             with suppress(BatchTooLargeError, MessageTooLargeError):  # nothing was sent
                 return (yield from ops.append_messages(key, messages, condition))
@@ -277,13 +270,13 @@ def close_of(reply: Reply | AsyncReply) -> Callable[[], Any]:
     return reply.aclose if isinstance(reply, AsyncReply) else reply.close
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+async def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call a method of a HistoryStore in a thread. After a cancellation, this waits for the end of the call, so that no
     write lands later. The call is then not retried if the server is unreachable."""
     caller = Caller()
     call = asyncio.ensure_future(asyncio.to_thread(caller.run, function, *arguments, **options))
     try:
-        return await asyncio.shield(call)
+        return cast("T", await asyncio.shield(call))
     except asyncio.CancelledError:
         caller.abandoned = True
         while caller.began and not call.done():  # anyio cancels again and again

@@ -133,14 +133,10 @@ class AdkSessionService(BaseSessionService):
         try:
             messages = await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch))
             try:
-                done = await self._store.execute(
-                    self._turns.append(conversation_id, messages, condition=_extras.PRESENT)
-                )
+                done = await self._store.execute(self._turns.append(conversation_id, messages, must_exist=True))
             except errors.MessageConflictError:  # another event has the same id
                 messages = [_message(event, with_id=False)]
-                done = await self._store.execute(
-                    self._turns.append(conversation_id, messages, condition=_extras.PRESENT)
-                )
+                done = await self._store.execute(self._turns.append(conversation_id, messages, must_exist=True))
             is_new = not done or not all(one.duplicate for one in done)
         except errors.ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error

@@ -119,10 +119,8 @@ class AgentsSession(Session):
     async def request_approvals(self, interruptions: Iterable[ToolApprovalItem]) -> None:
         """Make the calls of `result.interruptions` wait for `store.decide`. Raises ApprovalNotFoundError if one of them
         is not stored."""
-        ids = [_call_id(item) for item in interruptions]
-        await self._store.execute(
-            _approvals.request_approvals(self.session_id, [one for one in ids if one is not None])
-        )
+        ids = [one for one in map(_call_id, interruptions) if one is not None]
+        await self._store.execute(_approvals.request_approvals(self.session_id, ids))
 
     async def apply_decisions(self, state: RunState[Any]) -> bool:
         """Approve and reject the interruptions of a run's state as it was decided. Returns whether all of them are

@@ -11,6 +11,14 @@ import redis.asyncio
 import redis_history as rh
 from redis_history import types
 from redis_history.formats import to_mistral
+from redis_history.integrations.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    export_messages,
+    import_messages,
+)
+from redis_history.store import operations as ops
 from redis_history.values import Metadata
 
 # Messages
@@ -153,6 +161,24 @@ async def asynchronous() -> None:
 
         assert_type(await store.on_change("c", callback), Callable[[], Awaitable[None]])
         await store.on_change("c", every_event)
+
+
+# Tasks
+
+
+def count_words(conversation_id: str) -> types.Steps[int]:
+    yield ops.ReadConversation(conversation_id)
+    return sum(len(message.text.split()) for message in (yield from ops.read_messages(conversation_id, 10)))
+
+
+async def tasks(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) -> None:
+    assert_type(store.execute(count_words("c")), int)
+    assert_type(await async_store.execute(count_words("c")), int)
+    store.execute(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    assert_type(import_messages("chats.jsonl", store), Imported)
+    assert_type(await import_messages("chats.jsonl", async_store), Imported)
+    assert_type(export_messages(store, "chats.jsonl"), Exported)
+    assert_type(await async_export_messages(async_store, "chats.jsonl"), Exported)
 
 
 def misspelt() -> object:

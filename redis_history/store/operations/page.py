@@ -260,37 +260,18 @@ def read_messages(
     include_archived: bool = False,
     contents: bool | Literal["texts"] = True,
 ) -> Steps[list[Message]]:
-    """The messages of a conversation, ascending: see `HistoryStore.get`."""
+    """Read the newest `limit` messages that pass the filters, or all, ascending: see `HistoryStore.get`."""
     check_conversation_id(conversation_id)
     check_integer(limit, "limit", optional=True, error=InvalidInputError)
     wanted = filters.wants if filters.selects else None
-    page = ARCHIVED_PAGE if include_archived else PAGE
+    most = ARCHIVED_PAGE if include_archived else PAGE
     needed = check_needed(contents)
-    first = ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
-    if wanted is not None or needed != "all":  # of unwanted messages, nothing is read
-        first = replace(first, contents="none" if wanted is not None else needed)
-    found = yield from newest_messages(first, limit, wanted)
-    return found if first.contents == needed else (yield from with_needed(conversation_id, found, needed))
-
-
-def with_needed(conversation_id: str, messages: list[Message], needed: Needed) -> Steps[list[Message]]:
-    """The messages with the large contents that are needed, without those that were removed since."""
-    if needed == "none" or not any(type(message) is PartialMessage for message in messages):
-        return messages
-    found = yield ReadContents(conversation_id, tuple(messages), needed)
-    return [message for message in found if message is not None]
-
-
-def newest_messages(
-    first: ReadPage, limit: int | None, wanted: Callable[[Message], bool] | None
-) -> Steps[list[Message]]:
-    """The newest `limit` messages that pass the filter `wanted`, or all, ascending. `first` reads the newest page."""
+    read_now: Needed = needed if wanted is None else "none"  # of unwanted messages, nothing is read
+    first = most if wanted is not None or limit is None else min(most, limit)
+    bounds = filters.since, filters.before
+    op: ReadPage | None = ReadPage(conversation_id, first, True, *bounds, include_archived, contents=read_now)
     pages: list[list[Message]] = []
     found = 0
-    op: ReadPage | None = first
-    most = first.limit
-    if wanted is None and limit is not None:
-        op = replace(first, limit=min(most, limit))
     while op is not None and (limit is None or found < limit):
         page = yield op
         messages = page.messages if wanted is None else list(filter(wanted, page.messages))
@@ -300,4 +281,13 @@ def newest_messages(
         op = next_page(op, page, most if wanted is not None or limit is None else min(most, limit - found))
     pages.reverse()
     every = pages[0] if len(pages) == 1 else [message for one in pages for message in one]
-    return every if limit is None or found <= limit else every[found - limit :]
+    newest = every if limit is None or found <= limit else every[found - limit :]
+    return newest if read_now == needed else (yield from with_needed(conversation_id, newest, needed))
+
+
+def with_needed(conversation_id: str, messages: list[Message], needed: Needed) -> Steps[list[Message]]:
+    """The messages with the large contents that are needed, without those that were removed since."""
+    if needed == "none" or not any(type(message) is PartialMessage for message in messages):
+        return messages
+    found = yield ReadContents(conversation_id, tuple(messages), needed)
+    return [message for message in found if message is not None]

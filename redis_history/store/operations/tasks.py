@@ -19,7 +19,8 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Executes(Protocol[T_contra, R_co]):
-    """A store of either kind: with steps that return a `T_contra`, it returns that, or what one awaits for it."""
+    """A store of either kind, as the argument of a function that returns what `execute` returns: an
+    AsyncHistoryStore a coroutine, a HistoryStore its result."""
 
     def execute(self, steps: Steps[T_contra], /) -> R_co: ...
 
