@@ -22,7 +22,9 @@ class Executes(Protocol[T_contra, R_co]):
     """A store of either kind, as the argument of a function that returns what `execute` returns: an
     AsyncHistoryStore a coroutine, a HistoryStore its result."""
 
-    def execute(self, steps: Steps[T_contra], /) -> R_co: ...
+    def execute(self, steps: Steps[T_contra], /) -> R_co:
+        """As `HistoryStore.execute`."""
+        ...
 
 
 class Work(Struct, frozen=True):
