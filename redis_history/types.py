@@ -21,8 +21,9 @@ from redis_history.store._async.subscription import AsyncNamespaceSubscription, 
 from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.runs import Run
 from redis_history.store._sync.subscription import NamespaceSubscription, Subscription
-from redis_history.store.operations import Appended, AuditEntry, Compacted, Expanded, Preview, Snapshot
+from redis_history.store.operations import Appended, AuditEntry, Compacted, Expanded, Preview, Snapshot, Steps
 from redis_history.store.operations.options import Embedder
+from redis_history.store.operations.tasks import Executes
 from redis_history.store.retry import RetryDetails
 from redis_history.store.search.hits import Highlight, Reindexed, SearchHits
 from redis_history.values import Part, Role, Scope, Status
@@ -57,6 +58,7 @@ __all__ = [
     "CompressorStats",
     "ConversationSearchTool",
     "Embedder",
+    "Executes",
     "Expanded",
     "ForkedFrom",
     "Highlight",
@@ -83,6 +85,7 @@ __all__ = [
     "SearchHits",
     "Snapshot",
     "Status",
+    "Steps",
     "Subscription",
     "Summarizer",
     "ToolResultMasking",

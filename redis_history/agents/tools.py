@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, tzinfo
-from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, Unpack, overload
 
 import orjson
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.errors import InvalidInputError
+from redis_history.store.operations import Steps, read_messages
+from redis_history.store.operations.searching import Asked, search
+from redis_history.store.operations.tasks import Executes, R
 from redis_history.store.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage, terms_of
 from redis_history.store.search.query import Query, parse_query
 from redis_history.store.search.ranking import DEPTH
 from redis_history.store.search.text import MAX_CHARACTERS, searchable, shown_text
 from redis_history.values import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.values._validation import check_function, check_integer, check_time_zone
+from redis_history.values.filters import make_filters
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.quoting import as_data, data_block, new_mark, plain_name
 from redis_history.values.sizes import TokenCounter
@@ -61,7 +63,7 @@ class SearchOptions(TypedDict, total=False):
     time_zone: tzinfo
 
 
-class _Tool:
+class _Tool(Generic[R]):
     """The tool's declarations for each provider, and its answers."""
 
     name = NAME
@@ -69,7 +71,7 @@ class _Tool:
 
     def __init__(
         self,
-        store: Any,
+        store: Executes[str, R],
         conversation_id: str,
         *,
         token_cap: int | None = 2000,
@@ -123,23 +125,30 @@ class _Tool:
         """An item of `tools` for Mistral's chat completions."""
         return {"type": "function", "function": self._function()}
 
-    async def _answer_to(self, arguments: Any) -> str:
-        """The answer for the model to the arguments that it wrote. Does not wait for a synchronous store."""
+    def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> R:
+        return self.run({"query": query, "limit": limit})
+
+    def run(self, arguments: Any) -> R:
+        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
+        return self._store.execute(self.steps(arguments))
+
+    def steps(self, arguments: Any) -> Steps[str]:
+        """The answer for the model to the arguments that it wrote."""
         try:
             query, limit = _checked(arguments)
-            before = await self._turn_in_progress()
-            hits = await self._search(query, limit, before)
+            before = yield from self._turn_in_progress()
+            hits = yield from self._search(query, limit, before)
             if not hits and (words := query.translate(_QUOTES)) != query:
                 # If a phrase in quotes is only in earlier searches for it, its words are searched for, as they were.
-                hits = await self._search(words, limit, before)
+                hits = yield from self._search(words, limit, before)
         except InvalidInputError as error:
             return self._cut(f"Error: {error}")
         return self._answer(_grouped(hits))
 
-    async def _turn_in_progress(self) -> Position | None:
+    def _turn_in_progress(self) -> Steps[Position | None]:
         """The position of the user message that the assistant is still answering, or None."""
         for count in _NEWEST:
-            newest = await answer_of(self._store.get(self._conversation_id, limit=count))
+            newest = yield from read_messages(self._conversation_id, count)
             start = _last_user_message(newest)
             if start is not None:
                 return None if _is_finished(newest[start:]) else newest[start].position
@@ -147,15 +156,15 @@ class _Tool:
                 break
         return None
 
-    async def _search(self, query: str, limit: int, before: Position | None) -> list[SearchHit]:
+    def _search(self, query: str, limit: int, before: Position | None) -> Steps[list[SearchHit]]:
         """The hits, best first, without messages that the model already has."""
-        options = {"before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
-        search = partial(self._store.search, self._conversation_id, query, time_zone=self._time_zone, **options)
+        filters = make_filters(before=before)
         hits: list[SearchHit] = []
         offset, size, enough = 0, 2 * limit, limit
         while enough > 0 and offset < DEPTH:
             size = min(size, DEPTH - offset)
-            found = await answer_of(search(limit=size, offset=offset))
+            asked = Asked(query, filters, size, offset, None, None, _CONTEXT, True, self._time_zone)
+            found = yield from search(self._conversation_id, asked)
             terms = terms_of(found) or parse_query(query)
             for hit in found:
                 if (rest := _without_excluded_parts(hit, terms)) is not None:
@@ -199,28 +208,14 @@ class _Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
-class ConversationSearchTool(_Tool):
+class ConversationSearchTool(_Tool[str]):
     """Call it with the model's arguments: `tool(query=…, limit=…)`, or `tool.run(arguments)` with a mapping or JSON
     text. The result is text for the model of at most `token_cap` tokens, also for invalid arguments. Raises the errors
     of the store."""
 
-    def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> str:
-        return self.run({"query": query, "limit": limit})
 
-    def run(self, arguments: Any) -> str:
-        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        return run_at_once(self._answer_to(arguments))
-
-
-class AsyncConversationSearchTool(_Tool):
+class AsyncConversationSearchTool(_Tool[Coroutine[Any, Any, str]]):
     """Like ConversationSearchTool, with `await`."""
-
-    async def __call__(self, query: Any = None, limit: Any = DEFAULT_LIMIT) -> str:
-        return await self.run({"query": query, "limit": limit})
-
-    async def run(self, arguments: Any) -> str:
-        """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        return await self._answer_to(arguments)
 
 
 @overload
@@ -247,10 +242,10 @@ def conversation_search_tool(
 
     Raises InvalidConversationIdError, and InvalidInputError for a store without search or an invalid option.
     """
-    search = getattr(store, "search", None)
-    if search is None:
+    execute = getattr(store, "execute", None)
+    if execute is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
-    tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
+    tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(execute) else ConversationSearchTool
     return tool(store, conversation_id, **options)
 
 

@@ -1,7 +1,7 @@
 """Approvals of frameworks that interrupt a run for them, and resume it with the decisions.
 
 The framework itself adds the result of a denied call when it resumes the run, so `decide` must not: the request says
-so, by the key RESUMES. The functions take both kinds of stores; a synchronous one answers at once.
+so, by the key RESUMES.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from redis_history.agents._faces import answer_of
 from redis_history.errors import ApprovalNotFoundError, RevisionConflictError
+from redis_history.store.operations import Steps, change_message, take_snapshot
 from redis_history.values import Message, ToolUsePart
 from redis_history.values.approvals import RESUMES, approval_in, asking
 from redis_history.values.pairs import open_calls
@@ -37,11 +37,11 @@ def with_requests(messages: Iterable[Message], call_ids: Collection[str]) -> lis
     return found
 
 
-async def request_approvals(store: Any, conversation_id: str, call_ids: Collection[str]) -> None:
+def request_approvals(conversation_id: str, call_ids: Collection[str]) -> Steps[None]:
     """Make stored calls ask for approval. Raises ApprovalNotFoundError for a call without a result that is not among
     the newest messages."""
     for _ in range(_ATTEMPTS):
-        page = await answer_of(store.snapshot(conversation_id, limit=_READ))
+        page = yield from take_snapshot(conversation_id, _READ)
         waiting = {call.id: message for message, calls in open_calls(page.messages) for call in calls}
         if missing := [call_id for call_id in call_ids if call_id not in waiting]:
             raise ApprovalNotFoundError(
@@ -53,17 +53,17 @@ async def request_approvals(store: Any, conversation_id: str, call_ids: Collecti
         if not changed:
             return
         with suppress(RevisionConflictError):  # read again
-            await answer_of(store.update_message(conversation_id, changed[0], expected_revision=page.cursor.revision))
+            yield from change_message(conversation_id, changed[0], page.cursor.revision)
     raise RevisionConflictError(
         f"conversation {conversation_id[:80]!r} keeps changing: ask for the approvals again",
         current_revision=page.cursor.revision,
     )
 
 
-async def decisions(store: Any, conversation_id: str) -> dict[str, Mapping[str, Any]] | None:
+def decisions(conversation_id: str) -> Steps[dict[str, Mapping[str, Any]] | None]:
     """The decisions on the calls without a result that ask for approval, by call; None while one of them waits, or
     without such calls. A decision has `approved`, and maybe `reason` and `by`."""
-    page = await answer_of(store.snapshot(conversation_id, limit=_READ))
+    page = yield from take_snapshot(conversation_id, _READ)
     asked = [(call.id, approval_in(call)) for _, calls in open_calls(page.messages) for call in calls]
     found = {call_id: approval for call_id, approval in asked if approval is not None}
     if not found or any(type(one.get("approved")) is not bool for one in found.values()):

@@ -7,14 +7,12 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from redis_history.agents._faces import answer_of
 from redis_history.agents.tools import (
     AsyncConversationSearchTool,
     ConversationSearchTool,
@@ -32,11 +30,15 @@ from redis_history.errors import (
 )
 from redis_history.formats._losses import Loss, OnLoss
 from redis_history.formats._pairing import pieces_of
+from redis_history.store import operations as ops
+from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync._runtime import Caller
+from redis_history.store._sync.replies import Reply
 from redis_history.store._sync.store import HistoryStore
-from redis_history.store.operations import Appended, Preview
+from redis_history.store.operations import Appended, Preview, Steps
 from redis_history.store.operations.append import batches
+from redis_history.store.operations.tasks import Ask
 from redis_history.values import Conversation, Message, Part, ToolResultPart, large
 from redis_history.values._validation import check_store
 from redis_history.values.ids import check_conversation_id
@@ -122,21 +124,22 @@ class Turns:
         before = self._unfinished.pop(key, None)
         return before[1] if before is not None and before[0] == given else None
 
-    async def append(
-        self, store: Any, key: str, messages: list[Message], given: Any = None, *, before: int = 0, **conditions: Any
-    ) -> list[Appended]:
+    def append(
+        self, key: str, messages: list[Message], given: Any = None, *, before: int = 0, must_exist: bool = False
+    ) -> Steps[list[Appended]]:
         """Append messages, in order. Raises as `append_many`. `given`: what they were before their conversion.
         `before`: how many messages of the turn are stored already."""
+        condition = ops.Precondition.of(must_exist=must_exist)
         if len(messages) <= BATCH:
             with suppress(BatchTooLargeError, MessageTooLargeError):  # nothing was sent
-                return cast("list[Appended]", await answer_of(store.append_many(key, messages, **conditions)))
+                return (yield from ops.append_messages(key, messages, condition))
         # All are checked before the first is stored.
         kept, lacks = self.fit(messages)
         changes = list(batches(kept, BATCH))
         done: list[Appended] = []
         for batch in changes:
             try:
-                done += await answer_of(store.append_many(key, batch, **conditions))
+                done += yield from ops.append_messages(key, batch, condition)
             except BaseException as error:
                 if given is not None and not isinstance(error, MessageConflictError):
                     self._unfinished[key] = given, messages
@@ -178,12 +181,12 @@ def ended(messages: Iterable[Message]) -> list[Message]:
     return [message for message in messages if message.status != "streaming"]
 
 
-async def newest(store: Any, key: str, limit: int | None) -> list[Message]:
+def newest(key: str, limit: int | None) -> Steps[list[Message]]:
     """The newest messages, as `Turns` got them: those that were too large are whole again. A few more than `limit` if
     some of them are stored as several."""
     asked = limit
     while True:
-        found: list[Message] = await answer_of(store.get(key, limit=asked))
+        found = yield from ops.read_messages(key, asked)
         if asked is None or len(found) < asked or not large.continues(found[0]):
             return large.joined(found)
         asked *= 4
@@ -224,45 +227,56 @@ def with_content(stored: Message, new: Message) -> Message:
     )
 
 
-async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Sequence[Message]], turns: Turns) -> None:
+def replace_all(key: str, merge: Callable[[list[Message]], Sequence[Message]], turns: Turns) -> Steps[None]:
     """Replace all messages by the result of `merge` for the stored messages, in this order. Messages that were stored
     keep their times, unless a later message has an earlier time. A new message gets the time of the next message, if
     any.
 
     Messages beyond the limits of one change are appended after it."""
     while True:
-        record = await answer_of(store.get_conversation(key))
+        record = yield ops.ReadConversation(key)
         new: list[Message] = []
-        for message in reversed(merge(await answer_of(store.get(key)))):
+        for message in reversed(merge((yield from ops.read_messages(key)))):
             times = [one.timestamp for one in (message, *new[-1:]) if one.timestamp is not None]
             new.append(replace(message, timestamp=min(times, default=None)))
         kept, losses = turns.fit(new[::-1])
         first, *rest = list(batches(kept)) or [[]]
         with suppress(RevisionConflictError):  # another writer was faster: read again
-            await answer_of(store.restore(key, first, expected_revision=0 if record is None else record.revision))
+            yield ops.Restore.of(key, first, 0 if record is None else record.revision)
             others = [message for batch in rest for message in batch]
-            await turns.append(store, key, others, before=len(first))
+            yield from turns.append(key, others, before=len(first))
             turns.report(losses)
             return
 
 
-def check_stores(store: object, async_store: object, who: str) -> None:
-    """The same for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
+def asynchronous_of(store: HistoryStore | None, async_store: AsyncHistoryStore | None, who: str) -> AsyncHistoryStore:
+    """Like `asynchronous`, for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
     if store is None and async_store is None:
         raise StoreTypeError(f"{who} needs a HistoryStore as store=, an AsyncHistoryStore as async_store=, or both")
     if store is not None:
         check_store(store, f"store= of {who}", HistoryStore)
     if async_store is not None:
         check_store(async_store, f"async_store= of {who}", AsyncHistoryStore)
+    return asynchronous(store if async_store is None else async_store, who)  # type: ignore[arg-type]
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def asking(function: Callable[..., Any], *arguments: Any) -> Steps[Any]:
+    """Steps that call a method of a store or a reply of either kind."""
+    return (yield Ask(function, arguments))
+
+
+def close_of(reply: Reply | AsyncReply) -> Callable[[], Any]:
+    """The method that ends a live reply."""
+    return reply.aclose if isinstance(reply, AsyncReply) else reply.close
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """Call a method of a HistoryStore in a thread. After a cancellation, this waits for the end of the call, so that no
     write lands later. The call is then not retried if the server is unreachable."""
     caller = Caller()
     call = asyncio.ensure_future(asyncio.to_thread(caller.run, function, *arguments, **options))
     try:
-        return await asyncio.shield(call)
+        return cast("T", await asyncio.shield(call))
     except asyncio.CancelledError:
         caller.abandoned = True
         while caller.began and not call.done():  # anyio cancels again and again
@@ -291,13 +305,6 @@ def asynchronous(store: AsyncHistoryStore | HistoryStore, who: str) -> AsyncHist
     return cast("AsyncHistoryStore", _InThreads(store)) if isinstance(store, HistoryStore) else store
 
 
-def without_runs(store: AsyncHistoryStore | HistoryStore) -> AsyncHistoryStore | HistoryStore:
-    """An exclusive store without its condition, for what belongs to no run."""
-    plain = copy(store)
-    plain._exclusive = False
-    return plain
-
-
 async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Preview]:
     """All conversations of an owner or agent, each once, also if some change in the meantime."""
     found: dict[str, Preview] = {}
@@ -312,12 +319,6 @@ def search_runner(
     store: Any, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> tuple[ConversationSearchTool | AsyncConversationSearchTool, Callable[[Any], Awaitable[str]]]:
     """The search tool, and a coroutine function that runs it: in a thread, if the store is synchronous."""
-    check_store(store, "search_tool", HistoryStore, AsyncHistoryStore)
+    anywhere = asynchronous(store, "search_tool")
     tool: Any = conversation_search_tool(store, conversation_id, **options)
-
-    async def run(arguments: Any) -> str:
-        if isinstance(tool, AsyncConversationSearchTool):
-            return await tool.run(arguments)
-        return str(await asyncio.to_thread(tool.run, arguments))
-
-    return tool, run
+    return tool, lambda arguments: anywhere.execute(tool.steps(arguments))

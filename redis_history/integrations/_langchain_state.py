@@ -20,10 +20,13 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from redis_history.agents._faces import answer_of
 from redis_history.errors import CompactionConflictError, MessageNotFoundError, TornPairError
-from redis_history.integrations._extras import BATCH, without_runs
+from redis_history.integrations._extras import BATCH
 from redis_history.integrations.langchain import LangChainHistory, _restore, _to_langchain, _write
+from redis_history.store import operations as ops
+from redis_history.store.operations import Steps
+from redis_history.store.operations.fork import fork
+from redis_history.store.operations.tasks import OutsideRuns
 from redis_history.values import Message
 from redis_history.values._validation import missing
 
@@ -57,10 +60,10 @@ class StateSync:
     has named a checkpoint."""
 
     def __init__(
-        self, history: LangChainHistory, store: Any, state: Mapping[str, Any], common: Common | None, *,
+        self, history: LangChainHistory, state: Mapping[str, Any], common: Common | None, *,
         thread: str | None, travels: bool,
     ) -> None:  # fmt: skip
-        self._history, self._store, self._key, self._turns = history, store, history.session_id, history._turns
+        self._history, self._key, self._turns = history, history.session_id, history._turns
         self._given: list[BaseMessage] = state["messages"]
         self._is_first = common is None
         self._known: dict[str, int] = dict(common["ids"]) if common else {}
@@ -70,30 +73,30 @@ class StateSync:
         self._line = common["line"] if common else f"{self._thread}{secrets.token_hex(4)}"
         self._is_changed = False
 
-    async def begin(self) -> list[BaseMessage]:
+    def begin(self) -> Steps[list[BaseMessage]]:
         """Store what is new, and return all messages that the state should have."""
-        stored = await self._read(self._history.limit)
+        stored = yield from self._read(self._history.limit)
         if self._is_first and self._travels:
             self._adopt(stored)
-        has_left = await self._left_branch(stored)
-        if await self._apply(stored) or has_left:
-            stored = await self._read(self._history.limit)
+        has_left = yield from self._left_branch(stored)
+        if (yield from self._apply(stored)) or has_left:
+            stored = yield from self._read(self._history.limit)
         self._sequence = max([self._sequence, *(message.sequence or 0 for message in stored)])
         new = self._given[_behind(self._given, self._known.keys() | _ids(stored)) :]
         joined = [*self._history._converted(stored), *new]
-        await self._append(new)
+        yield from self._append(new)
         self._known = _digests(joined)
         self._is_changed = True
         return joined
 
-    async def save(self) -> None:
+    def save(self) -> Steps[None]:
         """Store what the state has, after a step."""
-        await self._apply(None)
+        yield from self._apply(None)
         start = _behind(self._given, self._known.keys()) or _first_new(self._given)
         before = self._sequence
-        await self._append(self._given[start:])
+        yield from self._append(self._given[start:])
         if self._travels and self._turns.sequences and self._sequence == before:
-            await self._left_branch(await self._read(None))  # a run that began at an earlier checkpoint
+            yield from self._left_branch((yield from self._read(None)))  # a run that began at an earlier checkpoint
 
     @property
     def common(self) -> Common | None:
@@ -102,28 +105,27 @@ class StateSync:
             return None
         return {"ids": self._known, "sequence": self._sequence, "line": self._line}
 
-    async def _read(self, limit: int | None) -> list[Message]:
-        found: list[Message] = await answer_of(self._store.get(self._key, limit=limit))
-        return found
+    def _read(self, limit: int | None) -> Steps[list[Message]]:
+        return ops.read_messages(self._key, limit)
 
     def _storable(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         self._turns.mark = {} if self._thread is None else {_MARK: self._line}
         return self._history._storable(messages)
 
-    async def _write(self, messages: Sequence[BaseMessage]) -> None:
-        await _write(self._store, self._key, self._storable(messages), self._turns)
+    def _write(self, messages: Sequence[BaseMessage]) -> Steps[None]:
+        return _write(self._key, self._storable(messages), self._turns)
 
-    async def _append(self, new: Sequence[BaseMessage]) -> None:
+    def _append(self, new: Sequence[BaseMessage]) -> Steps[None]:
         if not new:
             return
-        await self._write(new)
+        yield from self._write(new)
         self._known |= _digests(new)
         self._is_changed = True
         sequences = self._turns.sequences
         if sequences and sequences[0] == self._sequence + 1:  # else there may be others in between
             self._sequence = sequences[-1]
 
-    async def _apply(self, stored: Sequence[Message] | None) -> bool:
+    def _apply(self, stored: Sequence[Message] | None) -> Steps[bool]:
         """Make the changes of the state in the conversation, except new messages at the end. Returns whether there were
         any. `stored`: the messages of the conversation, if they were read; what was changed there stays."""
         if self._is_first:
@@ -139,19 +141,19 @@ class StateSync:
             changed = [one for one in changed if present.get(str(one.id)) == self._known[str(one.id)]]
         if not (gone or front or changed):
             return False
-        is_summary = bool(gone) and len(front) == 1 and await self._compact(gone, front[0])
+        is_summary = bool(gone) and len(front) == 1 and (yield from self._compact(gone, front[0]))
         if gone and not is_summary:
-            await self._write([RemoveMessage(id=id_) for id_ in gone])
+            yield from self._write([RemoveMessage(id=id_) for id_ in gone])
         if front and not is_summary:
-            await self._insert({str(one.id) for one in front})
+            yield from self._insert({str(one.id) for one in front})
         if changed:
-            await self._write(changed)
+            yield from self._write(changed)
         self._known = {id_: digest for id_, digest in self._known.items() if id_ in given}
         self._known |= _digests(self._given[:start])
         self._is_changed = True
         return True
 
-    async def _compact(self, gone: Sequence[str], given: BaseMessage) -> bool:
+    def _compact(self, gone: Sequence[str], given: BaseMessage) -> Steps[bool]:
         """Store a summary in the place of the messages that the state replaced by it: these move to the archive. False
         if the message cannot be a summary."""
         [kept] = self._storable([given])
@@ -159,29 +161,28 @@ class StateSync:
         if summary.role == "system" or summary.tool_uses or summary.tool_results:
             return False
         summary = replace(summary, metadata={**summary.metadata, "is_summary": True})
-        store = without_runs(self._store)
         for id_ in [*reversed(gone)][:_MOST_ENDS]:
             with suppress(TornPairError, MessageNotFoundError, CompactionConflictError):
-                done = await answer_of(store.compact(self._key, through=id_.partition("#part-")[0], summary=summary))
+                done = yield OutsideRuns(ops.compact_messages(self._key, id_.partition("#part-")[0], summary))
                 if done.summary is not None:
                     self._turns.report(losses)
                     if rest := gone[gone.index(id_) + 1 :]:
-                        await self._write([RemoveMessage(id=one) for one in rest])
+                        yield from self._write([RemoveMessage(id=one) for one in rest])
                     return True
         return False
 
-    async def _insert(self, ids: Iterable[str]) -> None:
+    def _insert(self, ids: Iterable[str]) -> Steps[None]:
         """Store messages that the state has before or between others."""
-        base = [one for message in await self._read(None) for one in _to_langchain(message, _ignore)]
+        base = [one for message in (yield from self._read(None)) for one in _to_langchain(message, _ignore)]
         merged = _merged(base, self._given, ids)
-        await _restore(self._store, self._key, self._storable(merged), self._turns)
+        yield from _restore(self._key, self._storable(merged), self._turns)
 
     def _adopt(self, stored: Sequence[Message]) -> None:
         """Continue the line of this thread: the caller went back to its beginning."""
         lines = (str(message.provider_meta.get(_MARK)) for message in stored)
         self._line = next((line for line in lines if line[:8] == self._thread), self._line)
 
-    async def _left_branch(self, stored: Sequence[Message]) -> bool:
+    def _left_branch(self, stored: Sequence[Message]) -> Steps[bool]:
         """Remove the messages of the branch that the state has left, and store those that it has again. Returns whether
         there was one."""
         here = self._known.keys() | {str(message.id) for message in self._given}
@@ -195,32 +196,32 @@ class StateSync:
         if not left(stored):
             if later_summary(stored) is None or self._thread is None:
                 return False
-            with_archived = self._store.get(self._key, limit=len(stored) + _SOME, include_archived=True)
-            if not left(await answer_of(with_archived)):
+            with_archived = yield from ops.read_messages(self._key, len(stored) + _SOME, include_archived=True)
+            if not left(with_archived):
                 return False
         if not self._travels or self._is_first:
             # Not a checkpoint that the caller named: perhaps a process died before it saved one. Or a state without
             # messages: perhaps the checkpointer has lost them.
-            copy = await answer_of(without_runs(self._store).fork(self._key))
+            copy = yield OutsideRuns(fork(self._key))
             _logger.warning(
                 "the state of the agent lacks messages of conversation %r; a fork keeps them: %r",
                 self._key[:80],
                 copy.conversation_id,
             )
-        live = await self._read(None)
+        live = yield from self._read(None)
         while summary := later_summary(live):
             try:
-                await answer_of(self._store.expand(self._key, summary))
+                yield from ops.expand_summary(self._key, summary)
             except MessageNotFoundError:
                 here |= {summary}
-            live = await self._read(None)
+            live = yield from self._read(None)
         gone = left(live)
         for at in range(0, len(gone), BATCH):
-            await answer_of(self._store.delete_messages(self._key, gone[at : at + BATCH]))
+            yield ops.DeleteMessages.of(self._key, gone[at : at + BATCH])
         present = _ids(live)
         again = {id_ for one in self._given if (id_ := str(one.id)) in self._known and id_ not in present}
         if again:
-            await self._insert(again)
+            yield from self._insert(again)
         return True
 
     def _is_later(self, message: Message) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from redis_history.errors import ConflictError, NotFoundError, RedisHistoryError
-from redis_history.integrations._extras import Turns
+from redis_history.integrations._extras import Turns, asking, asynchronous, close_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync.store import HistoryStore
 from redis_history.values import Message
@@ -123,7 +123,7 @@ class LiveStream:
                 place: Message = await self._do(reply.finish)
                 changed = replace(message, id=place.id, timestamp=place.timestamp, sequence=place.sequence)
                 if changed != place:
-                    await self._do(self._store.update_message, self.conversation_id, changed)
+                    await asynchronous(self._store, type(self).__name__).update_message(self.conversation_id, changed)
             except (ConflictError, NotFoundError):  # somebody has edited or removed it: that stays
                 return reply.message  # type: ignore[no-any-return]
             return place
@@ -132,12 +132,10 @@ class LiveStream:
 
     async def aclose(self) -> None:
         for reply in self._replies:
-            await self._do(reply.aclose if isinstance(self._store, AsyncHistoryStore) else reply.close)
+            await self._do(close_of(reply))
 
     async def _do(self, method: Any, *arguments: Any) -> Any:
-        if isinstance(self._store, AsyncHistoryStore):
-            return await method(*arguments)
-        return await asyncio.to_thread(method, *arguments)
+        return await asynchronous(self._store, type(self).__name__).execute(asking(method, *arguments))
 
 
 def _letters(text: str) -> str:

@@ -82,7 +82,7 @@ class AgentFrameworkHistory(HistoryProvider):
         none."""
         if session_id is None:
             return []
-        found = ended(await newest(self._store, checked_id(session_id), self._limit))
+        found = ended(await self._store.execute(newest(checked_id(session_id), self._limit)))
         return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
 
     async def save_messages(
@@ -102,7 +102,7 @@ class AgentFrameworkHistory(HistoryProvider):
         given = [message.to_dict() for message in messages]
         new = self._turns.unfinished(session_id, given)
         if new is None:
-            before = await newest(self._store, checked_id(session_id), len(messages) + 1)
+            before = await self._store.execute(newest(checked_id(session_id), len(messages) + 1))
             fresh = _new(to_agent_framework(before), messages)
             answer, usage = _used.get() or (None, None)
             new = [
@@ -110,7 +110,7 @@ class AgentFrameworkHistory(HistoryProvider):
                 for given, one in zip(fresh, from_agent_framework(fresh), strict=True)
             ]
             new = await self._live.settle(session_id, new)
-        await self._turns.append(self._store, session_id, new, given)
+        await self._store.execute(self._turns.append(session_id, new, given))
 
     async def after_run(self, *, agent: Any, context: SessionContext, **more: Any) -> None:
         """Save the messages of a run, with the name of the agent: when each call of a model is saved alone, the

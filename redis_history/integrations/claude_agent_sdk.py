@@ -135,7 +135,7 @@ class ClaudeSessionStore(SessionStore):
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
         while messages:
             try:
-                await self._turns.append(self._store, record.conversation_id, messages, must_exist=True)
+                await self._store.execute(self._turns.append(record.conversation_id, messages, must_exist=True))
             except errors.ConversationNotFoundError:
                 with suppress(errors.ConversationExistsError):
                     await self._store.create_conversation(record)

@@ -55,7 +55,7 @@ class AdkSessionService(BaseSessionService):
 
     def __init__(self, store: AsyncHistoryStore | HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         self._store = _extras.asynchronous(store, type(self).__name__)
-        self._shared_store = _extras.asynchronous(_extras.without_runs(store), type(self).__name__)
+        self._shared_store = _extras.asynchronous(store._outside_runs(), type(self).__name__)
         self._turns = _extras.Turns(_KEY, on_loss)
         self._live = LiveReplies(store, self._turns)
 
@@ -86,7 +86,7 @@ class AdkSessionService(BaseSessionService):
         recent = config.num_recent_events if config is not None else None
         found, messages = await asyncio.gather(
             self._store.get_conversation(conversation_id),
-            _extras.newest(self._store, conversation_id, None if recent is None else max(recent, 1)),
+            self._store.execute(_extras.newest(conversation_id, None if recent is None else max(recent, 1))),
         )
         if found is None or _KEY not in found.metadata:
             return None
@@ -133,10 +133,10 @@ class AdkSessionService(BaseSessionService):
         try:
             messages = await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch))
             try:
-                done = await self._turns.append(self._store, conversation_id, messages, must_exist=True)
+                done = await self._store.execute(self._turns.append(conversation_id, messages, must_exist=True))
             except errors.MessageConflictError:  # another event has the same id
                 messages = [_message(event, with_id=False)]
-                done = await self._turns.append(self._store, conversation_id, messages, must_exist=True)
+                done = await self._store.execute(self._turns.append(conversation_id, messages, must_exist=True))
             is_new = not done or not all(one.duplicate for one in done)
         except errors.ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error

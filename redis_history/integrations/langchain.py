@@ -14,7 +14,6 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
-from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import (
     ConfigurationError,
@@ -27,8 +26,10 @@ from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import plain_text
 from redis_history.integrations import _extras
-from redis_history.store.operations import Appended
-from redis_history.types import AsyncReply, ConversationSearchTool, Role
+from redis_history.store import operations as ops
+from redis_history.store.operations import Appended, Steps
+from redis_history.store.operations.tasks import Ask
+from redis_history.types import ConversationSearchTool, Role
 from redis_history.values._validation import check_store, missing
 from redis_history.values.ids import MAX_ID_BYTES
 from redis_history.values.pairs import without_lone_results
@@ -94,11 +95,10 @@ class LangChainHistory(BaseChatMessageHistory):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        _extras.check_stores(store, async_store, type(self).__name__)
         self.session_id = _extras.checked_id(session_id)
         self.limit = limit
         self._store = store
-        self._async_store = async_store
+        self._any = _extras.asynchronous_of(store, async_store, type(self).__name__)
         self._on_loss = on_loss
         self._turns = _Turns(on_loss)
 
@@ -109,34 +109,25 @@ class LangChainHistory(BaseChatMessageHistory):
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        run_at_once(_restore(self._sync(), self.session_id, self._storable(messages), self._turns))
+        self._sync().execute(_restore(self.session_id, self._storable(messages), self._turns))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages in this order, in atomic changes of up to 500 messages and 4 MB; see the class for messages
         with an id."""
-        run_at_once(_write(self._sync(), self.session_id, self._storable(messages), self._turns))
+        self._sync().execute(_write(self.session_id, self._storable(messages), self._turns))
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
         self._sync().clear(self.session_id)
 
     async def aget_messages(self) -> list[BaseMessage]:
-        if self._async_store is None:
-            found: list[BaseMessage] = await super().aget_messages()
-            return found
-        return self._converted(await self._async_store.get(self.session_id, limit=self.limit))
+        return self._converted(await self._any.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        if self._async_store is None:
-            await super().aadd_messages(messages)
-        else:
-            await _write(self._async_store, self.session_id, self._storable(messages), self._turns)
+        await self._any.execute(_write(self.session_id, self._storable(messages), self._turns))
 
     async def aclear(self) -> None:
-        if self._async_store is None:
-            await super().aclear()
-        else:
-            await self._async_store.clear(self.session_id)
+        await self._any.clear(self.session_id)
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
         kept = _extras.ended(messages) if self.limit is None else without_lone_results(_extras.ended(messages))
@@ -179,7 +170,7 @@ class _Live:
         self._replies: dict[Any, Any] = {}
         self._ids: dict[Any, str] = {}
 
-    async def _write(self, token: Any, chunk: Any, run: Any) -> None:
+    def _write(self, token: Any, chunk: Any, run: Any) -> Steps[None]:
         text = token if chunk is None else chunk.text
         id_ = getattr(getattr(chunk, "message", None), "id", None)
         if id_ and (run not in self._ids or not id_.startswith("lc_run-")):  # the provider's id, if there is one
@@ -189,43 +180,39 @@ class _Live:
         reply = self._replies.get(run)
         if text and reply is not None:
             try:
-                await answer_of(reply.write(text))
+                yield Ask(reply.write, (text,))
             except RedisHistoryError:
                 self._replies[run] = None
-                await _close(reply)
+                yield Ask(_extras.close_of(reply))
                 raise
 
-    async def _end(self, run: Any, *, complete: bool) -> None:
+    def _end(self, run: Any, *, complete: bool) -> Steps[None]:
         self._ids.pop(run, None)
         reply = self._replies.pop(run, None)
         if reply is not None:
-            await (answer_of(reply.finish()) if complete else _close(reply))
-
-
-async def _close(reply: Any) -> None:
-    await answer_of(reply.aclose() if isinstance(reply, AsyncReply) else reply.close())
+            yield Ask(reply.finish if complete else _extras.close_of(reply))
 
 
 class _LiveReplies(_Live, BaseCallbackHandler):
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
-        run_at_once(self._write(token, chunk, run_id))
+        self._store.execute(self._write(token, chunk, run_id))
 
     def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
-        run_at_once(self._end(run_id, complete=True))
+        self._store.execute(self._end(run_id, complete=True))
 
     def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
-        run_at_once(self._end(run_id, complete=False))
+        self._store.execute(self._end(run_id, complete=False))
 
 
 class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
     async def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
-        await self._write(token, chunk, run_id)
+        await self._store.execute(self._write(token, chunk, run_id))
 
     async def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
-        await self._end(run_id, complete=True)
+        await self._store.execute(self._end(run_id, complete=True))
 
     async def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
-        await self._end(run_id, complete=False)
+        await self._store.execute(self._end(run_id, complete=False))
 
 
 def search_tool(
@@ -264,8 +251,8 @@ class _Turns(_extras.Turns):
         message = _to_message(given)
         return replace(message, provider_meta={**message.provider_meta, **self.mark}) if self.mark else message
 
-    async def append(self, *arguments: Any, **options: Any) -> list[Appended]:
-        done = await super().append(*arguments, **options)
+    def append(self, *arguments: Any, **options: Any) -> Steps[list[Appended]]:
+        done = yield from super().append(*arguments, **options)
         self.sequences += [one.message.sequence or 0 for one in done if not one.duplicate]
         return done
 
@@ -293,22 +280,22 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
         yield list(added.values()) or removed
 
 
-async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _Turns) -> None:
+def _write(key: str, messages: Sequence[BaseMessage], turns: _Turns) -> Steps[None]:
     """Make the changes that these messages mean. A call that removes all messages and adds others is one change."""
     removes_all = False
     for change in _changes(messages):
         if isinstance(change, list):
-            await (_restore if removes_all else _add)(store, key, change, turns)
+            yield from (_restore if removes_all else _add)(key, change, turns)
             removes_all = False
         elif change is None:
             removes_all = True
         elif not removes_all:
-            await _replace(store, key, change, turns)
+            yield from _replace(key, change, turns)
     if removes_all:
-        await answer_of(store.clear(key))
+        yield ops.Clear(key)
 
 
-async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns: _Turns) -> None:
+def _restore(key: str, messages: Sequence[BaseMessage], turns: _Turns) -> Steps[None]:
     """Replace all messages. Stored messages keep what LangChain does not know."""
 
     def merge(before: list[Message]) -> list[Message]:
@@ -323,44 +310,44 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns:
                 new.append(old if found == [given] else _extras.with_content(old, turns.message(given)))
         return new
 
-    await _extras.replace_all(store, key, merge, turns)
+    yield from _extras.replace_all(key, merge, turns)
 
 
-async def _add(store: Any, key: str, messages: list[BaseMessage], turns: _Turns) -> None:
+def _add(key: str, messages: list[BaseMessage], turns: _Turns) -> Steps[None]:
     if (again := turns.unfinished(key, messages)) is not None:
-        await turns.append(store, key, again, messages)
+        yield from turns.append(key, again, messages)
         return
     if _is_new(messages):
         with suppress(MessageConflictError):
-            await turns.append(store, key, list(map(turns.message, messages)), messages)
+            yield from turns.append(key, list(map(turns.message, messages)), messages)
             return
-    changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)), turns.mark)
+    changed, new = _difference(messages, (yield from ops.read_messages(key, include_archived=True)), turns.mark)
     if changed:
-        await _replace(store, key, changed, turns)
-    await turns.append(store, key, list(map(turns.message, new)), messages)
+        yield from _replace(key, changed, turns)
+    yield from turns.append(key, list(map(turns.message, new)), messages)
 
 
-async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None], turns: _Turns) -> None:
+def _replace(key: str, changes: Mapping[str, BaseMessage | None], turns: _Turns) -> Steps[None]:
     """Replace the messages with these ids, or remove them (None). If a stored message is several messages here,
     only their parts change."""
-    while (record := await answer_of(store.get_conversation(key))) is not None:
+    while (record := (yield ops.ReadConversation(key))) is not None:
         revision = record.revision
         gone: list[str] = []
         try:
-            for message in await answer_of(store.get(key, include_archived=True)):
+            for message in (yield from ops.read_messages(key, include_archived=True)):
                 kept = _changed(message, changes, turns)
                 if kept is None:
                     gone.append(message.id)
                 elif kept != message:
                     with suppress(MessageNotFoundError):  # an archived message stays as it is
                         [kept], losses = turns.fit([kept])
-                        await answer_of(store.update_message(key, kept, expected_revision=revision))
+                        yield from ops.change_message(key, kept, revision)
                         turns.report(losses)
                         revision += 1
         except RevisionConflictError:
             continue  # another writer was faster: read again
         for at in range(0, len(gone), _extras.BATCH):
-            await answer_of(store.delete_messages(key, gone[at : at + _extras.BATCH]))
+            yield ops.DeleteMessages.of(key, gone[at : at + _extras.BATCH])
         return
 
 

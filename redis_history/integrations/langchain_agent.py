@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
 from redis_history import AsyncHistoryStore, HistoryStore, ToolUsePart, conversation_search_tool
-from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import DESCRIPTION, NAME
 from redis_history.errors import ApprovalNotFoundError, ConfigurationError
 from redis_history.formats import OnLoss
 from redis_history.integrations import _approvals
-from redis_history.integrations._extras import asynchronous, check_stores, checked_id
+from redis_history.integrations._extras import asynchronous, asynchronous_of, checked_id
 from redis_history.integrations._langchain_state import Common, StateSync
 from redis_history.integrations.langchain import LangChainHistory
+from redis_history.store.operations import Steps, take_snapshot
 from redis_history.values._validation import missing
 from redis_history.values.pairs import open_calls
 
@@ -21,7 +21,6 @@ try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain_core.messages import RemoveMessage
-    from langchain_core.runnables import run_in_executor
     from langchain_core.tools import StructuredTool
     from langgraph.config import get_config
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -74,54 +73,48 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        check_stores(store, async_store, type(self).__name__)
+        self._any = asynchronous_of(store, async_store, type(self).__name__)
         self._conversation_id = None if conversation_id is None else checked_id(conversation_id)
         self._options: dict[str, Any] = {"async_store": async_store, "limit": limit, "on_loss": on_loss}
         self._store = store
-        self._async_store = async_store
         self.tools = [self._search_tool()] if search else []
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        return run_at_once(self._begin(self._history()._sync(), state, runtime))
+        return self._history()._sync().execute(self._begin(state, runtime))
 
     async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        if self._async_store is None:
-            return await run_in_executor(None, self.before_agent, state, runtime)
-        return await self._begin(self._async_store, state, runtime)
+        return await self._any.execute(self._begin(state, runtime))
 
     # Tools, other middleware and structured output also change messages, and end the agent before the next model call.
 
     def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        return run_at_once(self._save(self._history()._sync(), state, runtime))
+        return self._history()._sync().execute(self._save(state, runtime))
 
     async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        if self._async_store is None:
-            return await run_in_executor(None, self.before_model, state, runtime)
-        return await self._save(self._async_store, state, runtime)
+        return await self._any.execute(self._save(state, runtime))
 
     after_model = after_agent = before_model
     aafter_model = aafter_agent = abefore_model
 
-    async def _begin(self, store: Any, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
-        sync = self._synced(store, state, runtime)
-        joined = await sync.begin()
+    def _begin(self, state: AgentState[Any], runtime: Runtime[Any]) -> Steps[dict[str, Any]]:
+        sync = self._synced(state, runtime)
+        joined = yield from sync.begin()
         update = self._update(state, sync) or {}
         if joined != state["messages"]:
             update["messages"] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *joined]
         return update
 
-    async def _save(self, store: Any, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        sync = self._synced(store, state, runtime)
-        await sync.save()
+    def _save(self, state: AgentState[Any], runtime: Runtime[Any]) -> Steps[dict[str, Any] | None]:
+        sync = self._synced(state, runtime)
+        yield from sync.save()
         return self._update(state, sync)
 
-    def _synced(self, store: Any, state: Any, runtime: Runtime[Any]) -> StateSync:
+    def _synced(self, state: Any, runtime: Runtime[Any]) -> StateSync:
         history = self._history()
         config = get_config()
         is_outermost = "|" not in config.get("configurable", {}).get("checkpoint_ns", "")
         return StateSync(
             history,
-            store,
             state,
             state.get(_FIELD, {}).get(history.session_id),
             thread=getattr(runtime.execution_info, "thread_id", None),
@@ -151,9 +144,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return conversation_search_tool(self._store, self._current())(query, limit)
 
         async def asearch(query: str, limit: int = 5) -> str:
-            if self._async_store is None:
-                return search(query, limit)
-            return await conversation_search_tool(self._async_store, self._current())(query, limit)
+            return await conversation_search_tool(self._any, self._current())(query, limit)
 
         return StructuredTool.from_function(search, asearch, name=NAME, description=DESCRIPTION)
 
@@ -164,8 +155,12 @@ async def request_approvals(
     """Make the calls for which HumanInTheLoopMiddleware has interrupted an agent wait for `store.decide`.
     `interrupts`: `result["__interrupt__"]`. Put ConversationMiddleware behind it in the list: only then the calls are
     stored before. A HistoryStore is used in threads. Raises ApprovalNotFoundError if a call is not stored."""
-    calls = [call for _, calls in await _calls_of(store, conversation_id, interrupts) for call in calls]
-    await _approvals.request_approvals(asynchronous(store, "request_approvals"), conversation_id, calls)
+    await asynchronous(store, "request_approvals").execute(_request(conversation_id, interrupts))
+
+
+def _request(conversation_id: str, interrupts: Sequence[Interrupt]) -> Steps[None]:
+    calls = [call for _, calls in (yield from _calls_of(conversation_id, interrupts)) for call in calls]
+    yield from _approvals.request_approvals(conversation_id, calls)
 
 
 async def decisions_command(
@@ -173,11 +168,15 @@ async def decisions_command(
 ) -> Command[Any] | None:
     """The command that resumes such an agent as it was decided: `agent.invoke(command, config)`. None while one of the
     calls waits."""
-    found = await _approvals.decisions(asynchronous(store, "decisions_command"), conversation_id)
+    return await asynchronous(store, "decisions_command").execute(_command(conversation_id, interrupts))
+
+
+def _command(conversation_id: str, interrupts: Sequence[Interrupt]) -> Steps[Command[Any] | None]:
+    found = yield from _approvals.decisions(conversation_id)
     if found is None:
         return None
     resume: dict[str, Any] = {}
-    for one, calls in await _calls_of(store, conversation_id, interrupts):
+    for one, calls in (yield from _calls_of(conversation_id, interrupts)):
         if not all(call in found for call in calls):
             return None
         decided = [_decision(found[call]) for call in calls]
@@ -192,11 +191,9 @@ def _decision(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "reject"} if reason is None else {"type": "reject", "message": reason}
 
 
-async def _calls_of(
-    store: Any, conversation_id: str, interrupts: Sequence[Interrupt]
-) -> list[tuple[Interrupt, list[str]]]:
+def _calls_of(conversation_id: str, interrupts: Sequence[Interrupt]) -> Steps[list[tuple[Interrupt, list[str]]]]:
     """The interrupts for tool calls, and the ids of these calls: the open ones of this name and arguments, in order."""
-    page = await asynchronous(store, "request_approvals").snapshot(checked_id(conversation_id), limit=_READ)
+    page = yield from take_snapshot(conversation_id, _READ)
     waiting = [call for _, calls in open_calls(page.messages) for call in calls]
     found = []
     for one in interrupts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -22,7 +21,6 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
@@ -97,7 +95,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        run_at_once(self._turns.append(self._store, key, list(map(from_llama_index, _listed([message])))))
+        self._store.execute(self._turns.append(key, list(map(from_llama_index, _listed([message])))))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -149,7 +147,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> list[ChatMessage]:
         """The messages of this status (None: of any), oldest first, without live replies that are being written: at
         most `limit`, after the first `offset`."""
-        found = await asyncio.to_thread(self._read, key, status)
+        found = await _extras.in_thread(self._read, key, status)
         start = offset or 0
         return _all(found, self._on_loss)[start : None if limit is None else start + limit]
 
@@ -168,7 +166,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         converted = self._turns.unfinished(key, given)
         if converted is None:
             converted = await self._live.settle(key, _with_status(messages, status))
-        await self._turns.append(_extras.asynchronous(self._store, type(self).__name__), key, converted, given)
+        await _extras.asynchronous(self._store, type(self).__name__).execute(self._turns.append(key, converted, given))
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
@@ -186,32 +184,32 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> None:
         """Replace all messages. Up to 1,000 messages and 4 MB are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
-        await asyncio.to_thread(_set, self._store, key, messages, status, self._turns)
+        await _extras.in_thread(_set, self._store, key, messages, status, self._turns)
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
         if idx < 0:
             return None
-        return await asyncio.to_thread(_delete, self._store, key, idx, self._on_loss)
+        return await _extras.in_thread(_delete, self._store, key, idx, self._on_loss)
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages with this status. `status=None` deletes the conversation."""
         if status is None:
-            await asyncio.to_thread(self._store.delete_conversation, key)
-        elif found := [one.id for one in await asyncio.to_thread(self._store.get, key) if _status(one) == status]:
-            await asyncio.to_thread(self._store.delete_messages, key, found)
+            await _extras.in_thread(self._store.delete_conversation, key)
+        elif found := [one.id for one in await _extras.in_thread(self._store.get, key) if _status(one) == status]:
+            await _extras.in_thread(self._store.delete_messages, key, found)
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages and return them. Concurrent calls return different messages. Tool
         results that another framework stored in one message are taken together."""
-        return await asyncio.to_thread(self._take_oldest, key, n, archive=False)
+        return await _extras.in_thread(self._take_oldest, key, n, archive=False)
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest `n` active messages and return them, like `delete_oldest_messages`."""
-        return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
+        return await _extras.in_thread(self._take_oldest, key, n, archive=True)
 
     async def get_keys(self) -> list[str]:
-        return await asyncio.to_thread(_keys, self._store)
+        return await _extras.in_thread(_keys, self._store)
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
         # An agent reads its memory while its reply is written.
@@ -275,7 +273,7 @@ def _set(
             new[at : at + size] = [one for one, _ in known[old : old + size]]
         return new
 
-    run_at_once(_extras.replace_all(store, key, merge, turns))
+    store.execute(_extras.replace_all(key, merge, turns))
 
 
 def _delete(

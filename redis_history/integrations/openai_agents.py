@@ -114,18 +114,18 @@ class AgentsSession(Session):
         if messages is None:
             messages = self._with_usage(from_openai_responses(given), wrapper)
             messages = await self._live.settle(self.session_id, messages)
-        await self._turns.append(self._store, self.session_id, messages, given)
+        await self._store.execute(self._turns.append(self.session_id, messages, given))
 
     async def request_approvals(self, interruptions: Iterable[ToolApprovalItem]) -> None:
         """Make the calls of `result.interruptions` wait for `store.decide`. Raises ApprovalNotFoundError if one of them
         is not stored."""
-        ids = [_call_id(item) for item in interruptions]
-        await _approvals.request_approvals(self._store, self.session_id, [one for one in ids if one is not None])
+        ids = [one for one in map(_call_id, interruptions) if one is not None]
+        await self._store.execute(_approvals.request_approvals(self.session_id, ids))
 
     async def apply_decisions(self, state: RunState[Any]) -> bool:
         """Approve and reject the interruptions of a run's state as it was decided. Returns whether all of them are
         decided; otherwise the state stays as it is."""
-        found = await _approvals.decisions(self._store, self.session_id)
+        found = await self._store.execute(_approvals.decisions(self.session_id))
         items = state.get_interruptions()
         if found is None or not all(_call_id(item) in found for item in items):
             return False

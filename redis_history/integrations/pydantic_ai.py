@@ -26,7 +26,6 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import SearchOptions
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
@@ -40,6 +39,7 @@ from redis_history.formats._usage import usage_of
 from redis_history.formats.approvals import denial
 from redis_history.integrations import _approvals, _extras
 from redis_history.integrations._live import LiveReplies
+from redis_history.store.operations import Appended, Steps
 from redis_history.types import Part, Role
 from redis_history.values._validation import check_store, missing
 from redis_history.values.pairs import without_lone_results
@@ -102,19 +102,19 @@ class PydanticAIHistory:
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`, without a live reply that is being written. `limit`: read only that
         number of the newest stored messages, without tool results whose call is not among them."""
-        return self._converted(await _extras.newest(self._any, self.conversation_id, limit), limit)
+        return self._converted(await self._any.execute(_extras.newest(self.conversation_id, limit)), limit)
 
     async def append(self, messages: Iterable[ModelMessage], output: Any = None) -> None:
         """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB.
 
         `output`: `result.output`. If it is a DeferredToolRequests, its calls wait for `store.decide`.
         """
-        await self._append(self._any, _listed(messages), output)
+        await self._any.execute(self._append(_listed(messages), output))
 
     async def decisions(self) -> DeferredToolResults | None:
         """The decisions on the calls that wait, for `deferred_tool_results`, with `load()` as the history; None while
         one of them waits, or if no call needs approval."""
-        return _results(await _approvals.decisions(self._any, self.conversation_id))
+        return _results(await self._any.execute(_approvals.decisions(self.conversation_id)))
 
     async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
         """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
@@ -128,27 +128,27 @@ class PydanticAIHistory:
             stream.end()
             new = from_pydantic_ai(run.new_messages()[len(before) :])
             new = await self._live.settle(self.conversation_id, new)
-            await self._turns.append(self._any, self.conversation_id, new)
+            await self._any.execute(self._turns.append(self.conversation_id, new))
 
-    async def _append(self, store: Any, given: list[ModelMessage], output: Any) -> None:
+    def _append(self, given: list[ModelMessage], output: Any) -> Steps[list[Appended]]:
         messages = self._turns.unfinished(self.conversation_id, given)
         messages = from_pydantic_ai(given) if messages is None else messages
         if isinstance(output, DeferredToolRequests):
             messages = _approvals.with_requests(messages, {call.tool_call_id for call in output.approvals})
-        await self._turns.append(store, self.conversation_id, messages, given)
+        return self._turns.append(self.conversation_id, messages, given)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        return self._converted(run_at_once(_extras.newest(self._sync(), self.conversation_id, limit)), limit)
+        return self._converted(self._sync().execute(_extras.newest(self.conversation_id, limit)), limit)
 
     def append_sync(self, messages: Iterable[ModelMessage], output: Any = None) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        run_at_once(self._append(self._sync(), _listed(messages), output))
+        self._sync().execute(self._append(_listed(messages), output))
 
     def decisions_sync(self) -> DeferredToolResults | None:
         """Like `decisions`, for synchronous code with a HistoryStore. Raises StoreTypeError for an
         AsyncHistoryStore."""
-        return _results(run_at_once(_approvals.decisions(self._sync(), self.conversation_id)))
+        return _results(self._sync().execute(_approvals.decisions(self.conversation_id)))
 
     def _sync(self) -> HistoryStore:
         check_store(self._store, "this method of PydanticAIHistory", HistoryStore)

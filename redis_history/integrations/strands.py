@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from msgspec.structs import replace
 
 from redis_history import Conversation, HistoryStore, Message, errors
-from redis_history.agents._faces import run_at_once
 from redis_history.agents.tools import SearchOptions, conversation_search_tool
 from redis_history.formats import OnLoss
 from redis_history.formats._notes import foreign_block, opaque
@@ -62,7 +61,7 @@ class StrandsSessionRepository(SessionRepository):
         check_store(store, type(self).__name__, HistoryStore)
         check_owner(user_id, "user_id")
         self._store = store
-        self._states = cast("HistoryStore", _extras.without_runs(store))
+        self._states = store._outside_runs()
         self._user_id = user_id
         self._on_loss = on_loss
         self._turns = _extras.Turns(_FORM, on_loss)
@@ -176,7 +175,7 @@ class StrandsSessionRepository(SessionRepository):
         self._write(session_id, f"multi_agent/{multi_agent.id}", multi_agent.serialize_state())
 
     def _append(self, key: str, message: Message) -> None:
-        run_at_once(self._turns.append(self._store, key, [message]))
+        self._store.execute(self._turns.append(key, [message]))
 
     def _read(self, session_id: str, name: str) -> dict[str, Any] | None:
         found = self._states.get_message(_states(session_id), name)

@@ -262,7 +262,7 @@ class ChatEndpoints(Guarded):
         if kept is not None or not await self._is_copied(asked):
             await self._check_room(asked, kept, user)
             owner = None if user is None else user.id
-            await self._store._steps(check_budget(owner if record is None else record.user_id))
+            await self._store.execute(check_budget(owner if record is None else record.user_id))
         if kept is not None:
             question, last = await self._ask_again(chat, kept, edit, rights), kept
         else:

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Conversation, assistant, errors, tool, tool_result, tool_use, user
-from redis_history.agents._faces import answer_of
 from redis_history.formats import (
     from_openai_responses,
     to_anthropic,
@@ -19,7 +18,7 @@ from redis_history.formats import (
     to_openai_chat,
     to_openai_responses,
 )
-from redis_history.store.operations import Append, DeleteMessages, ReadOpen, UpdateMessage
+from redis_history.store.operations import Append, DeleteMessages, ReadOpen, Steps, UpdateMessage
 from redis_history.store.operations.update import Decides
 from redis_history.values.events import MessageUpdated
 from tests.conformance.conftest import take
@@ -166,7 +165,10 @@ ACTS: dict[str, tuple[Act, list[tuple[str, str]]]] = {
 
 
 async def _execute(store: Any, op: Any) -> Any:
-    return await answer_of(store.backend.execute(op))
+    def steps() -> Steps[Any]:
+        return (yield op)
+
+    return await store.execute(steps())
 
 
 async def _ask(store: Any) -> None:

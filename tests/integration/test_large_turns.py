@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from redis_history.integrations.openai_agents import AgentsSession
 from redis_history.integrations.pydantic_ai import PydanticAIHistory
+from redis_history.store.operations import Append
 from redis_history.values.pairs import open_calls, pairs_of
 
 KEY = {"project_key": "p", "session_id": "0f8fad5b-d9cb-469f-a165-70867728950e"}
@@ -286,20 +288,18 @@ def test_a_result_above_the_cap_closes_its_call(
 
 @pytest.mark.parametrize("adapter", [LangChain, OpenAIAgents, PydanticAI, AgentFramework, LlamaIndex, Claude])
 def test_a_turn_that_fails_in_the_middle_can_be_repeated(adapter: type[Adapter]) -> None:
-    class Failing(HistoryStore):
-        calls = 0
-
-        def append_many(self, *arguments: Any, **options: Any) -> Any:
-            self.calls += 1
-            if self.calls == 3:
-                raise BackendUnavailableError("the server did not answer")
-            return super().append_many(*arguments, **options)
-
-    with Failing("memory://", max_messages=None, search="off") as store:
+    with HistoryStore("memory://", max_messages=None, search="off") as store:
         one = adapter(store)
         turn = [one.said(f"{number} " + "x" * MUCH) for number in range(12)]
         one.write([one.said("Hello")])
-        store.calls = 0  # the first call is refused, because all in one change is too much
+        execute, calls = store.backend.execute, itertools.count()
+
+        def fail_once(op: Any) -> Any:
+            if isinstance(op, Append) and next(calls) == 1:
+                raise BackendUnavailableError("the server did not answer")
+            return execute(op)
+
+        store.backend.execute = fail_once  # type: ignore[method-assign]
         with pytest.raises(BackendUnavailableError, match=r"[36] of 12 messages of this call are stored"):
             one.write(turn)
         one.write(turn)

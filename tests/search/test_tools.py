@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,8 +25,16 @@ from redis_history import (
     user,
 )
 from redis_history.agents.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
-from redis_history.errors import BackendUnavailableError, InvalidConversationIdError, InvalidInputError
-from redis_history.store.search.hits import SearchHit, highlights
+from redis_history.errors import (
+    BackendUnavailableError,
+    InvalidConversationIdError,
+    InvalidInputError,
+    RedisHistoryError,
+)
+from redis_history.store.operations import Page, Steps
+from redis_history.store.operations.searching import Asked
+from redis_history.store.operations.tasks import Searching
+from redis_history.store.search.hits import SearchHit, SearchHits, highlights
 from redis_history.store.search.query import parse_query
 from redis_history.values.sizes import TokenCounter
 from tests.property.strategies import messages
@@ -57,27 +66,35 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    def get(self, conversation_id: str, *, limit: int) -> list[Message]:
-        return []
+    def execute(self, steps: Steps[Any]) -> Any:
+        proceed = partial(next, steps)
+        while True:
+            try:
+                step = proceed()
+            except StopIteration as end:
+                return end.value
+            try:
+                outcome = step.task(self) if isinstance(step, Searching) else Page([])
+            except RedisHistoryError as error:
+                proceed = partial(steps.throw, error)
+            else:
+                proceed = partial(steps.send, outcome)
 
-    def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:
-        assert options["token_cap"] is None, "what is shown of a hit is cut by the tool"
-        assert options["highlight"]
-        limit = options["limit"] // 2
-        self.asked.append((conversation_id, query, limit))
-        if query == "away":
+    def search(self, conversation_id: str, asked: Asked) -> list[SearchHit]:
+        assert asked.token_cap is None, "what is shown of a hit is cut by the tool"
+        assert asked.highlight
+        limit = asked.limit // 2
+        self.asked.append((conversation_id, asked.query, limit))
+        if asked.query == "away":
             raise BackendUnavailableError("away")
-        if query == "wrong":
+        if asked.query == "wrong":
             raise InvalidInputError("this query is wrong")
-        return [] if query == "nothing" else HITS[:limit]
+        return [] if asked.query == "nothing" else HITS[:limit]
 
 
 class AsyncStore(Store):
-    async def get(self, conversation_id: str, *, limit: int) -> list[Message]:  # type: ignore[override]
-        return []
-
-    async def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:  # type: ignore[override]
-        return super().search(conversation_id, query, **options)
+    async def execute(self, steps: Steps[Any]) -> Any:
+        return super().execute(steps)
 
 
 def data(answer: str) -> list[str]:
@@ -213,7 +230,7 @@ def test_an_answer_never_has_more_tokens_than_the_cap(
     found: list[tuple[Message, int]], cap: int, counter: TokenCounter | None
 ) -> None:
     class Fixed(Store):
-        def search(self, conversation_id: str, query: str, **options: Any) -> list[SearchHit]:
+        def search(self, conversation_id: str, asked: Asked) -> list[SearchHit]:
             said = [replace(message, parts=message.parts * times) for message, times in found]
             return [SearchHit(one, 1.0, "mine", highlights=highlights(one, parse_query("a 0"))) for one in said]
 
@@ -297,14 +314,15 @@ def test_no_message_is_found_twice(server: RealServer, namespace: str) -> None:
                 turns += [user(f"{text}?"), assistant([call]), tool(tool_result(f"call-{n}", text)), assistant(text)]
             store.append_many("c", turns)
         found: list[str] = []
-        search = store.search
+        execute = store.execute
 
-        def watched(*args: Any, **options: Any) -> Any:
-            hits = search(*args, **options)
-            found.extend(hit.message.id for hit in hits)
-            return hits
+        def watched(steps: Steps[Any]) -> Any:
+            outcome = execute(steps)
+            if isinstance(outcome, SearchHits):
+                found.extend(hit.message.id for hit in outcome)
+            return outcome
 
-        store.search = watched  # type: ignore[method-assign]
+        store.execute = watched  # type: ignore[method-assign]
         conversation_search_tool(store, "c")(query="dog cat tea", limit=20)
     assert len(found) == len(set(found)) > 300
 

@@ -11,6 +11,14 @@ import redis.asyncio
 import redis_history as rh
 from redis_history import types
 from redis_history.formats import to_mistral
+from redis_history.integrations.importers import (
+    Exported,
+    Imported,
+    async_export_messages,
+    export_messages,
+    import_messages,
+)
+from redis_history.store import operations as ops
 from redis_history.values import Metadata
 
 # Messages
@@ -155,6 +163,24 @@ async def asynchronous() -> None:
         await store.on_change("c", every_event)
 
 
+# Tasks
+
+
+def count_words(conversation_id: str) -> types.Steps[int]:
+    yield ops.ReadConversation(conversation_id)
+    return sum(len(message.text.split()) for message in (yield from ops.read_messages(conversation_id, 10)))
+
+
+async def tasks(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) -> None:
+    assert_type(store.execute(count_words("c")), int)
+    assert_type(await async_store.execute(count_words("c")), int)
+    store.execute(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    assert_type(import_messages("chats.jsonl", store), Imported)
+    assert_type(await import_messages("chats.jsonl", async_store), Imported)
+    assert_type(export_messages(store, "chats.jsonl"), Exported)
+    assert_type(await async_export_messages(async_store, "chats.jsonl"), Exported)
+
+
 def misspelt() -> object:
     """Names are looked up when they are asked for, but a checker knows them all."""
     return rh.HistoryStroe  # type: ignore[attr-defined]
@@ -167,7 +193,7 @@ def prompts(store: rh.HistoryStore) -> None:
     prompt = rh.assemble_prompt(store, "c", "bot", "Bot", rh.PromptOptions(scope="dm", agent_aliases=("b",)), rolling)
     assert_type(prompt, types.AssembledPrompt)
     rh.assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=summarizers[2])
-    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
+    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[arg-type]
     rh.PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
     assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), types.AssembledPrompt)
     rh.PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))

@@ -19,7 +19,6 @@ from redis_history.agents.history.history import History, HistoryOptions
 from redis_history.store import operations as ops
 from redis_history.store import refusals
 from redis_history.store._async._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
-from redis_history.store._async.reading import run_steps
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations.append import Batch
 from redis_history.store.operations.base import T
@@ -300,11 +299,11 @@ class AsyncRedisHistory(History):
 
     async def _catch_up(self) -> None:
         async with self._reading:
-            await run_steps(self._store.backend, self._syncer.changes_by_others())
+            await self._store.execute(self._syncer.changes_by_others())
 
     async def _load(self, conversation_id: str) -> None:
         async with self._reading:
-            self._syncer.load(conversation_id, await run_steps(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, await self._store.execute(read_whole(conversation_id)))
 
     async def _save(self, conversation_id: str) -> int:
         if conversation_id != self.conversation_id:

@@ -20,7 +20,6 @@ from redis_history.agents.history.history import History, HistoryOptions
 from redis_history.store import operations as ops
 from redis_history.store import refusals
 from redis_history.store._sync._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
-from redis_history.store._sync.reading import run_steps
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.operations.append import Batch
 from redis_history.store.operations.base import T
@@ -301,11 +300,11 @@ class RedisHistory(History):
 
     def _catch_up(self) -> None:
         with self._reading:
-            run_steps(self._store.backend, self._syncer.changes_by_others())
+            self._store.execute(self._syncer.changes_by_others())
 
     def _load(self, conversation_id: str) -> None:
         with self._reading:
-            self._syncer.load(conversation_id, run_steps(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, self._store.execute(read_whole(conversation_id)))
 
     def _save(self, conversation_id: str) -> int:
         if conversation_id != self.conversation_id:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, Final
 
 from redis_history.agents.compaction.summaries import Summarizer, read_summary, summary_text, without_frame
 from redis_history.agents.prompt.addressing import Addressing
@@ -26,43 +25,27 @@ from redis_history.agents.prompt.options import (
 )
 from redis_history.agents.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
 from redis_history.errors import InvalidInputError
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.operations import Steps, read_messages
+from redis_history.store.operations.tasks import Ask, Executes, R, Work
 from redis_history.values import Message, system
 from redis_history.values._validation import check_function, check_integer, check_text, is_coroutine_function
+from redis_history.values.filters import make_filters
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.sizes import TokenCounter, message_tokens
 from redis_history.values.times import cutoff
 
-if TYPE_CHECKING:
-    from redis_history.store._async.store import AsyncHistoryStore
-    from redis_history.store._sync.store import HistoryStore
+_NEEDS_LOOP: Final = "an asynchronous summarizer needs an AsyncHistoryStore"
 
 
-@overload
 def assemble_prompt(
-    store: AsyncHistoryStore,
+    store: Executes[AssembledPrompt, R],
     conversation_id: str,
     agent_id: str,
     agent_name: str | None = None,
     options: PromptOptions | Mapping[str, Any] | None = None,
     summarizer: Summarizer | None = None,
-) -> Coroutine[Any, Any, AssembledPrompt]: ...
-@overload
-def assemble_prompt(
-    store: HistoryStore,
-    conversation_id: str,
-    agent_id: str,
-    agent_name: str | None = None,
-    options: PromptOptions | Mapping[str, Any] | None = None,
-    summarizer: Summarizer | None = None,
-) -> AssembledPrompt: ...
-def assemble_prompt(
-    store: Any,
-    conversation_id: str,
-    agent_id: str,
-    agent_name: str | None = None,
-    options: PromptOptions | Mapping[str, Any] | None = None,
-    summarizer: Any = None,
-) -> AssembledPrompt | Coroutine[Any, Any, AssembledPrompt]:
+) -> R:
     """Assemble the next prompt of an agent from a conversation. Await the result if the store is asynchronous.
 
     Reads the newest messages once, leaves out messages that are too old or not for this agent, lets `summarizer`
@@ -74,15 +57,11 @@ def assemble_prompt(
     """
     check_conversation_id(conversation_id)
     chosen = _checked(agent_id, agent_name, options, summarizer)
-    get = getattr(store, "get", None)
-    if get is None or isinstance(store, Mapping):
+    if not hasattr(store, "execute"):
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
-    found = get(conversation_id, limit=chosen.max_turns_to_load, scope=chosen.scope)
-    if inspect.isawaitable(found):
-        return _assemble_async(found, agent_id, agent_name, chosen, summarizer)
-    if inspect.iscoroutinefunction(summarizer):
-        raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
-    return assemble_messages(found, agent_id, agent_name, chosen, summarizer)
+    if isinstance(store, HistoryStore) and is_coroutine_function(summarizer):
+        raise InvalidInputError(_NEEDS_LOOP)
+    return store.execute(_assemble(conversation_id, agent_id, agent_name, chosen, summarizer))
 
 
 def assemble_messages(
@@ -98,29 +77,19 @@ def assemble_messages(
     summary: object = None
     if summarizer is not None and assembly.older:
         summary = summarizer(*assembly.to_summarize)
-        if inspect.isawaitable(summary):
-            if inspect.iscoroutine(summary):
-                summary.close()
-            raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
     return assembly.compose(summary)
 
 
-async def _assemble_async(
-    found: Awaitable[Sequence[Message]],
-    agent_id: str,
-    agent_name: str | None,
-    options: PromptOptions,
-    summarizer: Summarizer | None,
-) -> AssembledPrompt:
-    assembly = Assembly(await found, agent_id, agent_name, options)
-    summary: Any = None
+def _assemble(
+    conversation_id: str, agent_id: str, agent_name: str | None, options: PromptOptions, summarizer: Any
+) -> Steps[AssembledPrompt]:
+    found = yield from read_messages(conversation_id, options.max_turns_to_load, make_filters(scope=options.scope))
+    assembly = Assembly(found, agent_id, agent_name, options)
+    summary: object = None
     if summarizer is not None and assembly.older:
-        if is_coroutine_function(summarizer):
-            summary = summarizer(*assembly.to_summarize)
-        else:
-            summary = await asyncio.to_thread(summarizer, *assembly.to_summarize)
-        if inspect.isawaitable(summary):
-            summary = await summary
+        arguments = assembly.to_summarize
+        is_asynchronous = is_coroutine_function(summarizer)
+        summary = yield Ask(summarizer, arguments) if is_asynchronous else Work(partial(summarizer, *arguments))
     return assembly.compose(summary)
 
 
@@ -222,6 +191,9 @@ class Assembly:
 
     def _summarized(self, summary: object) -> tuple[list[Message], list[Turn]]:
         """The summaries of the prompt, and its other turns."""
+        if inspect.iscoroutine(summary):
+            summary.close()
+            raise InvalidInputError(_NEEDS_LOOP)
         if summary is not None and not isinstance(summary, str):
             raise InvalidInputError(f"the summarizer must return text or None, not {type(summary).__name__}")
         if text := without_frame(summary or ""):

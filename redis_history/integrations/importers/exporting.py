@@ -1,4 +1,4 @@
-"""Export conversations of a store to a file or stream. A coroutine does the work, also for synchronous stores."""
+"""Export conversations of a store to a file or stream. The work is written as steps, for both kinds of stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from os import PathLike
@@ -17,12 +17,13 @@ from typing import IO, Any
 import msgspec
 import orjson
 
-from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history.agents._faces import answer_of, run_at_once
 from redis_history.embedded._files import replacing
 from redis_history.errors import InvalidInputError
 from redis_history.integrations.importers._lossless import RECORD_START, message_line, record_line
+from redis_history.store.operations import Steps
 from redis_history.store.operations import fork as forks
+from redis_history.store.operations.listing import all_ids
+from redis_history.store.operations.tasks import Executes, R
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -33,16 +34,18 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def export_messages(
-    store: HistoryStore,
+    store: Executes[Exported, R],
     target: str | PathLike[str] | IO[bytes],
     *,
     conversation_ids: Iterable[str] | None = None,
     include_archived: bool = True,
     resume: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
-) -> Exported:
+) -> R:
     """Write conversations as lossless JSONL for `import_messages`: records with their times and revisions, messages
     with their positions, archives, the origins of forks, and replies that are being written, as far as they are.
+
+    Await the result if the store is asynchronous. `async_export_messages` is the same function.
 
     `conversation_ids` are the conversations to write; None: all. Each is written as of one revision.
     `include_archived`: also archived messages. `on_progress` is called after each conversation.
@@ -55,62 +58,38 @@ def export_messages(
     Raises InvalidInputError for an unknown conversation id, for `resume` without the path of a file, and if
     `<path>.partial` is a link or another user's.
     """
-    with _opened(target, resume) as (stream, known):
-        return run_at_once(_export(store, next, stream, conversation_ids, include_archived, on_progress, known))
+    return store.execute(_export(target, conversation_ids, include_archived, resume, on_progress))
 
 
-async def async_export_messages(
-    store: AsyncHistoryStore,
+async_export_messages = export_messages
+
+
+def _export(
     target: str | PathLike[str] | IO[bytes],
-    *,
-    conversation_ids: Iterable[str] | None = None,
-    include_archived: bool = True,
-    resume: bool = False,
-    on_progress: Callable[[Exported], None] | None = None,
-) -> Exported:
-    """Like `export_messages`, for an async store."""
-    with _opened(target, resume) as (stream, known):
-        return await _export(store, anext, stream, conversation_ids, include_archived, on_progress, known)
-
-
-async def _export(
-    store: Any,
-    following: Callable[..., Any],
-    stream: IO[bytes],
     ids: Iterable[str] | None,
     include_archived: bool,
+    resume: bool,
     on_progress: Callable[[Exported], None] | None,
-    known: Container[str] = (),
-) -> Exported:
-    """`following` is `next`, or `anext` for an async store. `known`: ids that the stream has already."""
+) -> Steps[Exported]:
     done = Exported()
-    async for id_ in _ids(store, following, ids):
-        if id_ in known:
-            continue
-        encode = partial(message_line, id_)
-        steps = forks.collect(id_, encode)
-        found = await answer_of(store._steps(steps))
-        if found is None:
-            if ids is None:
+    with _opened(target, resume) as (stream, known):
+        for id_ in (yield from all_ids()) if ids is None else ids:
+            if id_ in known:
                 continue
-            raise InvalidInputError(f"conversation_ids: there is no conversation {id_[:80]!r}")
-        snapshot, messages = found
-        if not include_archived:
-            snapshot = snapshot._replace(archives=[])
-            messages = [one for one in messages if not one.archive]
-        stream.write(record_line(snapshot) + b"".join(one.encoded for one in messages))
-        done = Exported(done.conversations + 1, done.messages + len(messages))
-        if on_progress is not None:
-            on_progress(done)
+            found = yield from forks.collect(id_, partial(message_line, id_))
+            if found is None:
+                if ids is None:
+                    continue
+                raise InvalidInputError(f"conversation_ids: there is no conversation {id_[:80]!r}")
+            snapshot, messages = found
+            if not include_archived:
+                snapshot = snapshot._replace(archives=[])
+                messages = [one for one in messages if not one.archive]
+            stream.write(record_line(snapshot) + b"".join(one.encoded for one in messages))
+            done = Exported(done.conversations + 1, done.messages + len(messages))
+            if on_progress is not None:
+                on_progress(done)
     return done
-
-
-async def _ids(store: Any, following: Callable[..., Any], given: Iterable[str] | None) -> AsyncIterator[str]:
-    for id_ in given or ():
-        yield id_
-    found = store.iter_conversations()
-    while given is None and (one := await answer_of(following(found, None))) is not None:
-        yield one.conversation_id
 
 
 @contextmanager

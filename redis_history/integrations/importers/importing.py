@@ -1,25 +1,23 @@
-"""Import transcripts into a store. A coroutine does the work, also for synchronous stores."""
+"""Import transcripts into a store. The work is written as steps, for both kinds of stores."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
 
 import msgspec
 
-from redis_history import AsyncHistoryStore, HistoryStore, errors
-from redis_history.agents._faces import answer_of, run_at_once
+from redis_history import errors
 from redis_history.integrations.importers.frameworks import STATE, renewed_state
 from redis_history.integrations.importers.reader import read_transcripts
 from redis_history.integrations.importers.source import ImportLimits, report
 from redis_history.integrations.importers.transcript import ImportProblem, OnError, Original, Transcript
-from redis_history.store.operations import Appended
+from redis_history.store import operations as ops
+from redis_history.store.operations import Steps
 from redis_history.store.operations import fork as forks
-from redis_history.store.operations.record import WriteRecord
+from redis_history.store.operations.tasks import Executes, R, Work
 from redis_history.values import Conversation, Message, large
 from redis_history.values._validation import check_integer
 from redis_history.values.ids import check_conversation_id
@@ -42,15 +40,17 @@ OnProgress = Callable[[Imported], None]
 
 def import_messages(
     source: str | PathLike[str] | Iterable[Transcript],
-    store: HistoryStore,
+    store: Executes[Imported, R],
     *,
     format: str = "auto",
     batch: int = 200,
     limits: ImportLimits | None = None,
     on_error: OnError | None = None,
     on_progress: OnProgress | None = None,
-) -> Imported:
+) -> R:
     """Import the conversations of `source` into `store`, one at a time, in batches of `batch` messages (1 to 1,000).
+    Await the result if the store is asynchronous: then the source is read in a thread, which may also call `on_error`.
+    `async_import_messages` is the same function.
 
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
@@ -65,28 +65,16 @@ def import_messages(
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
-    return run_at_once(_Import(store, source, batch, on_error, on_progress).run(format, limits))
+    return store.execute(_Import(source, batch, on_error, on_progress).steps(format, limits))
 
 
-async def async_import_messages(
-    source: str | PathLike[str] | Iterable[Transcript],
-    store: AsyncHistoryStore,
-    *,
-    format: str = "auto",
-    batch: int = 200,
-    limits: ImportLimits | None = None,
-    on_error: OnError | None = None,
-    on_progress: OnProgress | None = None,
-) -> Imported:
-    """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
-    return await _Import(store, source, batch, on_error, on_progress).run(format, limits, asyncio.to_thread)
+async_import_messages = import_messages
 
 
 @dataclass
 class _Import:
     """An import, conversation by conversation, and its counts."""
 
-    store: HistoryStore | AsyncHistoryStore
     source: str | PathLike[str] | Iterable[Transcript]
     batch: int
     on_error: OnError | None
@@ -97,20 +85,17 @@ class _Import:
     def __post_init__(self) -> None:
         check_integer(self.batch, "batch", 1, 1000, error=errors.InvalidInputError)
 
-    async def run(
-        self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
-    ) -> Imported:
-        """`in_thread` calls a function that reads the source."""
-        transcripts = iter(await answer_of(in_thread(self._read, format, limits)))
-        while (transcript := await answer_of(in_thread(next, transcripts, None))) is not None:
+    def steps(self, format: str, limits: ImportLimits | None) -> Steps[Imported]:
+        transcripts = iter((yield Work(lambda: self._read(format, limits))))
+        while (transcript := (yield Work(lambda: next(transcripts, None)))) is not None:
             self.number += 1
-            if transcript.exported is None or not await self._publish(transcript, transcript.exported):
-                await self._add(transcript)
+            if transcript.exported is None or not (yield from self._publish(transcript, transcript.exported)):
+                yield from self._add(transcript)
             self._count(conversations=1)
             self._report_progress()
         return self.counts
 
-    async def _publish(self, transcript: Transcript, exported: Original) -> bool:
+    def _publish(self, transcript: Transcript, exported: Original) -> Steps[bool]:
         """Create the conversation as it was exported. Returns False if the store already has it with other messages, or
         if lines are missing or invalid."""
         snapshot, count = exported.snapshot, len(transcript.messages)
@@ -122,12 +107,12 @@ class _Import:
             return False
         fields = {name: getattr(record, name) for name in RECORD_FIELDS}
         try:
-            WriteRecord.of(record.conversation_id, fields, create=True)
+            ops.WriteRecord.of(record.conversation_id, fields, create=True)
             if record.forked_from is not None:
                 check_conversation_id(record.forked_from.conversation_id)
         except errors.InvalidInputError:
             return False
-        present: Conversation | None = await answer_of(self.store.get_conversation(record.conversation_id))
+        present: Conversation | None = yield ops.ReadConversation(record.conversation_id)
         if present is not None:
             if (present.revision, present.updated_at) != (record.revision, record.updated_at) or not record.revision:
                 return False
@@ -136,16 +121,15 @@ class _Import:
             self._count(messages=count, duplicates=count)
             return True
         try:
-            steps = forks.publish(snapshot, archive_of, transcript.messages)
-            await answer_of(self.store._publish(record.conversation_id, steps))
+            yield from forks.publish(snapshot, archive_of, transcript.messages)
         except errors.ConversationExistsError:  # another import has just created it
             return False
         self._count(messages=count, new=count)
         return True
 
-    async def _add(self, transcript: Transcript) -> None:
+    def _add(self, transcript: Transcript) -> Steps[None]:
         """Append the messages that the store lacks."""
-        await self._create(transcript)
+        yield from self._create(transcript)
         messages, exported = transcript.messages, transcript.exported
         if exported is not None:
             archived = [one for one in messages if one.id in exported.archive_of]
@@ -157,7 +141,7 @@ class _Import:
                     "conversation that does not exist gets archives; import it into another namespace, or delete it"
                 )
         for at in range(0, len(messages), self.batch):
-            await self._append(transcript.conversation_id, messages[at : at + self.batch])
+            yield from self._append(transcript.conversation_id, messages[at : at + self.batch])
             self._report_progress()
 
     def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
@@ -165,7 +149,7 @@ class _Import:
             return self.source
         return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
 
-    async def _create(self, transcript: Transcript) -> None:
+    def _create(self, transcript: Transcript) -> Steps[None]:
         id_ = transcript.conversation_id
         record = Conversation(
             id_,
@@ -179,24 +163,23 @@ class _Import:
         try:
             with suppress(errors.InvalidInputError):
                 try:
-                    await answer_of(self.store.create_conversation(record))
+                    yield from ops.create_record(record)
                 except errors.InvalidInputError as error:
                     self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
-                    await answer_of(self.store.create_conversation(Conversation(id_)))
+                    yield from ops.create_record(Conversation(id_))
         except errors.ConversationExistsError:
             if transcript.format == "google-adk" and STATE in transcript.metadata:
-                await self._renew_state(transcript)
+                yield from self._renew_state(transcript)
 
-    async def _renew_state(self, transcript: Transcript) -> None:
+    def _renew_state(self, transcript: Transcript) -> Steps[None]:
         """Bring the state that the old program has changed since an earlier import. A concurrent change is read."""
         id_ = transcript.conversation_id
-        while (found := await answer_of(self.store.get_conversation(id_))) is not None:
+        while (found := (yield ops.ReadConversation(id_))) is not None:
             state, kept = renewed_state(found.metadata.get(STATE), transcript.metadata[STATE])
             try:
                 if state != found.metadata.get(STATE):
-                    metadata = {**found.metadata, STATE: state}
-                    update = self.store.update_conversation(id_, metadata=metadata, expected_revision=found.revision)
-                    await answer_of(update)
+                    changed = {"metadata": {**found.metadata, STATE: state}}
+                    yield from ops.change_record(id_, changed, found.revision)
             except (errors.RevisionConflictError, errors.ConversationNotFoundError):
                 continue
             except errors.InvalidInputError as error:
@@ -206,20 +189,20 @@ class _Import:
                     self._problem(f"the state of {id_[:80]!r} has been changed here, and keeps {', '.join(kept)[:200]}")
             return
 
-    async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
+    def _append(self, id_: str, messages: tuple[Message, ...]) -> Steps[None]:
         try:
-            done: list[Appended] = await answer_of(self.store.append_many(id_, messages))
+            done = yield from ops.append_messages(id_, messages)
         except (errors.MessageConflictError, errors.InvalidInputError) as error:
             if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
                 half = len(messages) // 2
-                await self._append(id_, messages[:half])
-                await self._append(id_, messages[half:])
+                yield from self._append(id_, messages[:half])
+                yield from self._append(id_, messages[half:])
             elif isinstance(error, errors.MessageTooLargeError):
                 kept, lacks = large.fitted(messages[0])
                 for _, reason in lacks:
                     self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is stored without its {reason}")
                 for piece in kept:
-                    await self._append(id_, (piece,))
+                    yield from self._append(id_, (piece,))
             else:
                 self._count(messages=1)
                 self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is left out: {error}")

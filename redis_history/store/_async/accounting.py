@@ -6,9 +6,8 @@ from datetime import date
 from typing import Any, get_args
 
 from redis_history.errors import InvalidInputError
-from redis_history.store._async.reading import run_steps
+from redis_history.store._async.executing import AsyncExecuting
 from redis_history.store.operations import usage as ops
-from redis_history.store.operations.backend import AsyncBackend
 from redis_history.values._validation import check_choice, check_name, check_owner, refuse
 from redis_history.values.times import Instant
 from redis_history.values.usage import (
@@ -25,9 +24,7 @@ from redis_history.values.usage import (
 )
 
 
-class AsyncAccounting:
-    _backend: AsyncBackend
-
+class AsyncAccounting(AsyncExecuting):
     async def usage(
         self,
         *,
@@ -97,7 +94,7 @@ class AsyncAccounting:
     async def get_budget(self, user_id: int | str) -> Budget | None:
         """The budget of an owner and what is used of it, or None."""
         _check_user(user_id)
-        return await run_steps(self._backend, ops.read_budget(user_id))
+        return await self.execute(ops.read_budget(user_id))
 
 
 def _check_user(user_id: object) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
-from redis_history.store.operations.backend import AsyncBackend
+from redis_history.store._async.executing import AsyncExecuting
 from redis_history.store.operations.usage import check_budget_of
 from redis_history.values import Message
 from redis_history.values._validation import check_choice, check_integer, check_name, check_owner, check_text
@@ -22,11 +21,7 @@ from redis_history.values.turns import Turn, TurnStatus
 _LAST: int = 200
 
 
-class AsyncAsking:
-    _backend: AsyncBackend
-    _write: Any
-    _steps: Any
-
+class AsyncAsking(AsyncExecuting):
     async def ask(
         self,
         conversation_id: str,
@@ -49,8 +44,8 @@ class AsyncAsking:
         """
         op = ops.Append.of(conversation_id, message)
         check_agent(agent_name)
-        await self._steps(check_budget_of(conversation_id))
-        return (await self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]  # type: ignore[no-any-return]
+        await self.execute(check_budget_of(conversation_id))
+        return (await self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]
 
     async def list_turns(
         self,

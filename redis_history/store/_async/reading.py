@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, tzinfo
-from typing import Any, Final, Literal, overload
+from typing import Final, Literal, overload
 
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
-from redis_history.store._async._runtime import in_thread, resolve
+from redis_history.store._async.executing import AsyncExecuting
 from redis_history.store.operations.audit import AuditEntry
 from redis_history.store.operations.backend import AsyncBackend
-from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.contents import portions
 from redis_history.store.operations.listing import Place
-from redis_history.store.operations.options import Embedder, Options
-from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
-from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
+from redis_history.store.operations.page import PAGE, next_page, with_needed
+from redis_history.store.operations.searching import Asked, Searcher, search
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
 from redis_history.values.approvals import Approval
-from redis_history.values.beside import Needed, PartialMessage, check_needed
+from redis_history.values.beside import check_needed
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
@@ -34,10 +32,7 @@ _EVERY = 2**53
 _EVERYTHING: Final = ops.ScanConversations()
 
 
-class AsyncReading:
-    _backend: AsyncBackend
-    _options: Options
-
+class AsyncReading(AsyncExecuting):
     async def get(
         self,
         conversation_id: str,
@@ -63,17 +58,8 @@ class AsyncReading:
         replaced. Large contents take one more step. `contents=False` leaves them on the server, `contents="texts"`
         leaves base64 and bytes: a message that lacks any is a `PartialMessage`. See `read_contents`.
         """
-        check_conversation_id(conversation_id)
-        _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
-        wanted = filters.wants if filters.selects else None
-        page = ARCHIVED_PAGE if include_archived else PAGE
-        needed = check_needed(contents)
-        first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
-        if wanted is not None or needed != "all":  # of unwanted messages, nothing is read
-            first = replace(first, contents="none" if wanted is not None else needed)
-        found = await self._run(newest_messages(first, limit, wanted))
-        return found if first.contents == needed else await self._with_contents(conversation_id, found, needed)
+        return await self.execute(ops.read_messages(conversation_id, limit, filters, include_archived, contents))
 
     async def iter(
         self,
@@ -103,18 +89,10 @@ class AsyncReading:
         while op is not None:
             page = await self._backend.execute(op)
             for portion in portions(filter(filters.wants, page.messages)):
-                messages = await self._with_contents(conversation_id, portion, needed)
-                for message in messages:
+                for message in await self.execute(with_needed(conversation_id, portion, needed)):
                     if filters.wants(message):
                         yield message
             op = next_page(op, page, batch)
-
-    async def _with_contents(self, conversation_id: str, messages: list[Message], needed: Needed) -> list[Message]:
-        """The messages with the large contents that are needed, without those that were removed since."""
-        if needed == "none" or not any(type(message) is PartialMessage for message in messages):
-            return messages
-        found = await self._backend.execute(ops.ReadContents(conversation_id, tuple(messages), needed))
-        return [message for message in found if message is not None]
 
     async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""
@@ -126,7 +104,7 @@ class AsyncReading:
         since are left out, changed ones are as they are now."""
         check_conversation_id(conversation_id)
         _validation.check_list(messages, "messages", InvalidInputError)
-        return await self._with_contents(conversation_id, [*messages], "all")
+        return await self.execute(with_needed(conversation_id, [*messages], "all"))
 
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -293,10 +271,7 @@ class AsyncReading:
 
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
-        check_conversation_id(conversation_id)
-        _validation.check_batch(limit, "limit")
-        head = await self._backend.execute(ops.ReadHead(conversation_id, limit, check_needed(contents)))
-        return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
+        return await self.execute(ops.take_snapshot(conversation_id, limit, contents))
 
     async def search(
         self,
@@ -335,7 +310,7 @@ class AsyncReading:
         check_conversation_id(conversation_id)
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
-        return await self._run(Searcher(self._backend, self._options).search(conversation_id, asked))
+        return await self.execute(search(conversation_id, asked))
 
     async def search_all(
         self,
@@ -369,7 +344,7 @@ class AsyncReading:
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
         within = make_within(user_id, agent_name, conversation_ids)
-        return await self._run(Searcher(self._backend, self._options).search(within, asked))
+        return await self.execute(search(within, asked))
 
     async def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove documents without a
@@ -381,10 +356,7 @@ class AsyncReading:
         server.
         """
         _validation.check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
-        return await self._run(Searcher(self._backend, self._options).reindex(on_progress))
-
-    async def _run(self, steps: Steps[T]) -> T:
-        return await run_steps(self._backend, steps, self._options.embedder)
+        return await self.execute(Searcher(self._backend, self._options).reindex(on_progress))
 
 
 def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from: str | None) -> None:
@@ -402,29 +374,6 @@ def _place_of(after: Conversation | ops.Preview | None) -> Place | None:
         _validation.refuse(after, "after", "None, or the last Conversation or Preview of a page", InvalidInputError)
     check_conversation_id(last.conversation_id)
     return Place.of(last)
-
-
-async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
-    """Execute the steps that the generator yields, send it their outcomes, and return its result."""
-    outcome: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            step = steps.send(outcome) if error is None else steps.throw(error)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        outcome = error = None
-        try:
-            if isinstance(step, Work):
-                outcome = await in_thread(step.function)
-            elif isinstance(step, Embed):
-                assert embedder is not None  # noqa: S101
-                outcome = await resolve(embedder(step.texts))
-            else:
-                outcome = await backend.execute(step)
-        except Exception as raised:  # noqa: BLE001 -- the generator may handle it
-            error = raised
 
 
 async def scan_conversations(

@@ -14,25 +14,19 @@ from redis_history import errors
 from redis_history.store import operations as ops
 from redis_history.store import refusals
 from redis_history.store._async._runtime import sleep
-from redis_history.store._async.reading import run_steps
+from redis_history.store._async.executing import AsyncExecuting
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.runs import run_here
-from redis_history.store._async.subscription import AsyncFeed
 from redis_history.store.operations import fork as forks
-from redis_history.store.operations.backend import AsyncBackend
-from redis_history.store.operations.base import Steps, T, said_by
-from redis_history.store.operations.compact import through_of
-from redis_history.store.operations.options import Options
+from redis_history.store.operations.base import said_by
 from redis_history.store.operations.page import ARCHIVED_PAGE
-from redis_history.store.operations.searching import Searcher
+from redis_history.store.operations.record import write_record
 from redis_history.store.operations.usage import ForgetUsage
 from redis_history.values import Conversation, Message, Position, Role
 from redis_history.values._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.values.approvals import Approval
 from redis_history.values.helpers import MessageFields
-from redis_history.values.ids import check_conversation_id, check_message_id, new_token
-from redis_history.values.ids import new_id as new_message_id
-from redis_history.values.message import RECORD_FIELDS
+from redis_history.values.ids import check_conversation_id, check_message_id
 
 #: Attempts to change a message in a conversation that others change.
 _ATTEMPTS: Final = 50
@@ -42,13 +36,9 @@ _LONGEST_PAUSE: Final = 0.05
 _EXPANSIONS: Final = 50
 
 
-class AsyncWriting:
-    _backend: AsyncBackend
-    _options: Options
-    _unopened: list[AsyncFeed]
+class AsyncWriting(AsyncExecuting):
     iter: Callable[..., AsyncIterator[Message]]
     iter_conversations: Callable[..., AsyncIterator[Conversation]]
-    _exclusive: bool
 
     async def append(
         self,
@@ -85,11 +75,7 @@ class AsyncWriting:
         counting large contents, or 64 MB with these.
         """
         condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
-        batch = ops.Append.batch(conversation_id, messages, condition)
-        if not batch.order:
-            return []
-        outcomes = await self._write(batch.op)
-        return [outcomes[index] for index in batch.order]
+        return await self.execute(ops.append_messages(conversation_id, messages, condition))
 
     def stream(
         self,
@@ -124,10 +110,7 @@ class AsyncWriting:
         same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        updated = await self._write(said_by(ops.UpdateMessage.of(conversation_id, message, expected_revision), by))
-        if updated is None:
-            raise refusals.message_missing(conversation_id, message.id)
-        return updated
+        return await self.execute(ops.change_message(conversation_id, message, expected_revision, by))
 
     async def pin(
         self, conversation_id: str, message_id: str, *, pinned: bool = True, by: str | None = None
@@ -176,7 +159,7 @@ class AsyncWriting:
         """
         decision = ops.Decision.of(approved, reason, by)
         while True:
-            found = await self._steps(ops.find_request(conversation_id, call_id))
+            found = await self.execute(ops.find_request(conversation_id, call_id))
             if found.approval.approved is not None:
                 return replace(found.approval, duplicate=True)
             if await self._write(found.decided(call_id, decision)) is not None:
@@ -299,21 +282,7 @@ class AsyncWriting:
 
         If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
         """
-        if not isinstance(conversation, Conversation):
-            refuse(conversation, "conversation", "a Conversation", errors.InvalidInputError)
-        fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        conversation_id = conversation.conversation_id
-        op = ops.WriteRecord.of(conversation_id, fields, create=True)
-        while True:
-            try:
-                return await self._write_record(op)
-            except errors.ConversationExistsError:
-                if not exist_ok:
-                    raise
-                present = await self._backend.execute(ops.ReadConversation(conversation_id))
-                if present is not None:
-                    return present
-                op = replace(op, token=new_token())  # it was deleted since
+        return await self.execute(ops.create_record(conversation, exist_ok))
 
     async def update_conversation(
         self,
@@ -338,10 +307,7 @@ class AsyncWriting:
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
         }  # fmt: skip
-        op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
-        if not op.fields:
-            raise errors.InvalidInputError("update_conversation needs at least one field to set")
-        return await self._write_record(said_by(op, by))
+        return await self.execute(ops.change_record(conversation_id, fields, expected_revision, by))
 
     async def merge_metadata(
         self, conversation_id: str, changes: Mapping[str, Any], *, by: str | None = None
@@ -353,16 +319,7 @@ class AsyncWriting:
         ConversationNotFoundError; InvalidInputError for values that cannot be stored, no changes, or more than 100,000
         bytes of metadata.
         """
-        return await self._write_record(said_by(ops.MergeMetadata.of(conversation_id, changes), by))
-
-    async def _write_record(self, op: ops.WriteRecord | ops.MergeMetadata) -> Conversation:
-        await self._write(op)
-        conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
-        if conversation is None:
-            raise errors.ConversationNotFoundError(
-                f"conversation {op.conversation_id[:80]!r} was deleted after the change"
-            )
-        return conversation
+        return await self.execute(write_record(said_by(ops.MergeMetadata.of(conversation_id, changes), by)))
 
     async def fork(
         self,
@@ -386,12 +343,7 @@ class AsyncWriting:
         Raises ConversationNotFoundError, ConversationExistsError (`new_id` exists), MessageNotFoundError for an unknown
         id, CompactionConflictError if the conversation was replaced again and again in the meantime.
         """
-        check_conversation_id(conversation_id)
-        new_id = new_message_id() if new_id is None else new_id
-        check_conversation_id(new_id, "new_id")
-        check_owner(None if user_id is UNSET else user_id, "user_id")
-        end = None if through is None else through_of(through)
-        return await self._publish(new_id, forks.fork(conversation_id, new_id, end, user_id))
+        return await self.execute(forks.fork(conversation_id, new_id, through, user_id))
 
     async def delete_conversation(self, conversation_id: str, *, by: str | None = None) -> bool:
         """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong. `by`
@@ -423,15 +375,7 @@ class AsyncWriting:
         MessageNotFoundError for an unknown id, MessageConflictError (the id of the summary exists),
         RevisionConflictError (not at `expected_revision`).
         """
-        end = through_of(through)
-        position = Position(0, 0) if isinstance(end, str) else end
-        op = ops.Compact.of(conversation_id, position, summary, seen, expected_revision)
-        if isinstance(end, str):
-            last = await self._backend.execute(ops.FindMessage(conversation_id, end, "none"))
-            if last is None or last.position is None:
-                raise refusals.message_missing(conversation_id, end)
-            op = replace(op, through=last.position)
-        return await self._write(op)
+        return await self.execute(ops.compact_messages(conversation_id, through, summary, seen, expected_revision))
 
     async def expand(
         self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None
@@ -441,43 +385,4 @@ class AsyncWriting:
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
         `expected_revision`).
         """
-        check_conversation_id(conversation_id)
-        condition = ops.Precondition.of(expected_revision)
-        expanded = await self._write(
-            ops.Expand(conversation_id, check_message_id(summary_id, "summary_id"), precondition=condition)
-        )
-        if expanded is None:
-            raise errors.MessageNotFoundError(
-                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
-            )
-        return expanded
-
-    async def _publish(self, conversation_id: str, steps: Steps[T]) -> T:
-        """Run the steps that publish a draft, and write its search documents."""
-        if self._exclusive:
-            raise refusals.not_fenced(conversation_id)
-        outcome = await self._steps(steps)
-        await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
-        return outcome
-
-    async def _steps(self, steps: Steps[T]) -> T:
-        await self._open_subscriptions()
-        return await run_steps(self._backend, steps, self._options.embedder)
-
-    async def _open_subscriptions(self) -> None:
-        while self._unopened:
-            subscription = self._unopened[-1]
-            try:
-                await subscription.open()  # other writes wait for this, too
-            finally:
-                self._unopened = [one for one in self._unopened if one is not subscription]
-
-    async def _write(self, op: ops.Op[T]) -> T:
-        if self._exclusive and isinstance(op, ops.Write) and op.precondition.run is None:
-            return await run_here(self, op.conversation_id)._write_own(op)  # type: ignore[no-any-return]
-        if self._unopened:
-            await self._open_subscriptions()
-        if self._options.embedder is not None:
-            steps = Searcher(self._backend, self._options).with_vectors(op)
-            op = await run_steps(self._backend, steps, self._options.embedder)
-        return await self._backend.execute(op)
+        return await self.execute(ops.expand_summary(conversation_id, summary_id, expected_revision))

@@ -7,9 +7,8 @@ from datetime import date
 from typing import Any, get_args
 
 from redis_history.errors import InvalidInputError
-from redis_history.store._sync.reading import run_steps
+from redis_history.store._sync.executing import Executing
 from redis_history.store.operations import usage as ops
-from redis_history.store.operations.backend import Backend
 from redis_history.values._validation import check_choice, check_name, check_owner, refuse
 from redis_history.values.times import Instant
 from redis_history.values.usage import (
@@ -26,9 +25,7 @@ from redis_history.values.usage import (
 )
 
 
-class Accounting:
-    _backend: Backend
-
+class Accounting(Executing):
     def usage(
         self,
         *,
@@ -98,7 +95,7 @@ class Accounting:
     def get_budget(self, user_id: int | str) -> Budget | None:
         """The budget of an owner and what is used of it, or None."""
         _check_user(user_id)
-        return run_steps(self._backend, ops.read_budget(user_id))
+        return self.execute(ops.read_budget(user_id))
 
 
 def _check_user(user_id: object) -> None:

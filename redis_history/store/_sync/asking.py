@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
-from redis_history.store.operations.backend import Backend
+from redis_history.store._sync.executing import Executing
 from redis_history.store.operations.usage import check_budget_of
 from redis_history.values import Message
 from redis_history.values._validation import check_choice, check_integer, check_name, check_owner, check_text
@@ -23,11 +22,7 @@ from redis_history.values.turns import Turn, TurnStatus
 _LAST: int = 200
 
 
-class Asking:
-    _backend: Backend
-    _write: Any
-    _steps: Any
-
+class Asking(Executing):
     def ask(
         self,
         conversation_id: str,
@@ -50,8 +45,8 @@ class Asking:
         """
         op = ops.Append.of(conversation_id, message)
         check_agent(agent_name)
-        self._steps(check_budget_of(conversation_id))
-        return (self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]  # type: ignore[no-any-return]
+        self.execute(check_budget_of(conversation_id))
+        return (self._write(replace(op, asking=ops.Asking(agent_name, _due(at)))))[0]
 
     def list_turns(
         self,

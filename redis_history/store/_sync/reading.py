@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, tzinfo
-from typing import Any, Final, Literal, overload
+from typing import Final, Literal, overload
 
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError
 from redis_history.store import operations as ops
-from redis_history.store._sync._runtime import in_thread, resolve
+from redis_history.store._sync.executing import Executing
 from redis_history.store.operations.audit import AuditEntry
 from redis_history.store.operations.backend import Backend
-from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.contents import portions
 from redis_history.store.operations.listing import Place
-from redis_history.store.operations.options import Embedder, Options
-from redis_history.store.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
-from redis_history.store.operations.searching import Asked, Embed, Searcher, Work
+from redis_history.store.operations.page import PAGE, next_page, with_needed
+from redis_history.store.operations.searching import Asked, Searcher, search
 from redis_history.store.search.hits import Reindexed, SearchHits
 from redis_history.values import Conversation, Message, Role, Scope, _validation
 from redis_history.values.approvals import Approval
-from redis_history.values.beside import Needed, PartialMessage, check_needed
+from redis_history.values.beside import check_needed
 from redis_history.values.events import Cursor, Event
 from redis_history.values.filters import Bound, make_filters, make_within
 from redis_history.values.ids import check_conversation_id, check_message_id
@@ -35,10 +33,7 @@ _EVERY = 2**53
 _EVERYTHING: Final = ops.ScanConversations()
 
 
-class Reading:
-    _backend: Backend
-    _options: Options
-
+class Reading(Executing):
     def get(
         self,
         conversation_id: str,
@@ -64,17 +59,8 @@ class Reading:
         replaced. Large contents take one more step. `contents=False` leaves them on the server, `contents="texts"`
         leaves base64 and bytes: a message that lacks any is a `PartialMessage`. See `read_contents`.
         """
-        check_conversation_id(conversation_id)
-        _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
-        wanted = filters.wants if filters.selects else None
-        page = ARCHIVED_PAGE if include_archived else PAGE
-        needed = check_needed(contents)
-        first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
-        if wanted is not None or needed != "all":  # of unwanted messages, nothing is read
-            first = replace(first, contents="none" if wanted is not None else needed)
-        found = self._run(newest_messages(first, limit, wanted))
-        return found if first.contents == needed else self._with_contents(conversation_id, found, needed)
+        return self.execute(ops.read_messages(conversation_id, limit, filters, include_archived, contents))
 
     def iter(
         self,
@@ -104,18 +90,10 @@ class Reading:
         while op is not None:
             page = self._backend.execute(op)
             for portion in portions(filter(filters.wants, page.messages)):
-                messages = self._with_contents(conversation_id, portion, needed)
-                for message in messages:
+                for message in self.execute(with_needed(conversation_id, portion, needed)):
                     if filters.wants(message):
                         yield message
             op = next_page(op, page, batch)
-
-    def _with_contents(self, conversation_id: str, messages: list[Message], needed: Needed) -> list[Message]:
-        """The messages with the large contents that are needed, without those that were removed since."""
-        if needed == "none" or not any(type(message) is PartialMessage for message in messages):
-            return messages
-        found = self._backend.execute(ops.ReadContents(conversation_id, tuple(messages), needed))
-        return [message for message in found if message is not None]
 
     def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""
@@ -127,7 +105,7 @@ class Reading:
         since are left out, changed ones are as they are now."""
         check_conversation_id(conversation_id)
         _validation.check_list(messages, "messages", InvalidInputError)
-        return self._with_contents(conversation_id, [*messages], "all")
+        return self.execute(with_needed(conversation_id, [*messages], "all"))
 
     def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
@@ -294,10 +272,7 @@ class Reading:
 
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
-        check_conversation_id(conversation_id)
-        _validation.check_batch(limit, "limit")
-        head = self._backend.execute(ops.ReadHead(conversation_id, limit, check_needed(contents)))
-        return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
+        return self.execute(ops.take_snapshot(conversation_id, limit, contents))
 
     def search(
         self,
@@ -336,7 +311,7 @@ class Reading:
         check_conversation_id(conversation_id)
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
-        return self._run(Searcher(self._backend, self._options).search(conversation_id, asked))
+        return self.execute(search(conversation_id, asked))
 
     def search_all(
         self,
@@ -370,7 +345,7 @@ class Reading:
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
         within = make_within(user_id, agent_name, conversation_ids)
-        return self._run(Searcher(self._backend, self._options).search(within, asked))
+        return self.execute(search(within, asked))
 
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove documents without a
@@ -382,10 +357,7 @@ class Reading:
         server.
         """
         _validation.check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
-        return self._run(Searcher(self._backend, self._options).reindex(on_progress))
-
-    def _run(self, steps: Steps[T]) -> T:
-        return run_steps(self._backend, steps, self._options.embedder)
+        return self.execute(Searcher(self._backend, self._options).reindex(on_progress))
 
 
 def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from: str | None) -> None:
@@ -403,29 +375,6 @@ def _place_of(after: Conversation | ops.Preview | None) -> Place | None:
         _validation.refuse(after, "after", "None, or the last Conversation or Preview of a page", InvalidInputError)
     check_conversation_id(last.conversation_id)
     return Place.of(last)
-
-
-def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
-    """Execute the steps that the generator yields, send it their outcomes, and return its result."""
-    outcome: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            step = steps.send(outcome) if error is None else steps.throw(error)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        outcome = error = None
-        try:
-            if isinstance(step, Work):
-                outcome = in_thread(step.function)
-            elif isinstance(step, Embed):
-                assert embedder is not None  # noqa: S101
-                outcome = resolve(embedder(step.texts))
-            else:
-                outcome = backend.execute(step)
-        except Exception as raised:  # noqa: BLE001 -- the generator may handle it
-            error = raised
 
 
 def scan_conversations(backend: Backend, op: ops.ScanConversations = _EVERYTHING) -> Iterator[list[Conversation]]:

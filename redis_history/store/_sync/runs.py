@@ -226,7 +226,7 @@ class Run:
 
     def _reserve(self) -> None:
         """Reserve a part of the owner's budget. Raises BudgetExceededError."""
-        self._budget_of = self._store._steps(reserve(self.conversation_id, self.run_id))
+        self._budget_of = self._store.execute(reserve(self.conversation_id, self.run_id))
 
     def _unreserve(self) -> None:
         owner, self._budget_of = self._budget_of, None

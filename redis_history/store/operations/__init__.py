@@ -8,17 +8,17 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 
 from redis_history.store.changelog import Changes
 from redis_history.store.claims import Action, Asking, Candidate, Claim, Look, Taken, TurnEnd
-from redis_history.store.operations.append import Append, Restore
+from redis_history.store.operations.append import Append, Restore, append_messages
 from redis_history.store.operations.approvals import Decision, ListApprovals, ReadOpen, find_request
 from redis_history.store.operations.archives import Archive, Layout, ReadLayout, StoredArchive
 from redis_history.store.operations.audit import AuditEntry, ReadTrail
-from redis_history.store.operations.base import Op, ReadTogether, Write
+from redis_history.store.operations.base import Op, ReadTogether, Steps, Write
 from redis_history.store.operations.clear import Clear
-from redis_history.store.operations.compact import Compact, Compacted
+from redis_history.store.operations.compact import Compact, Compacted, compact_messages
 from redis_history.store.operations.contents import ReadContents
 from redis_history.store.operations.delete import DeleteConversation, DeleteMessages, EraseMessages
 from redis_history.store.operations.drafts import DropDraft, Held, NoteFork, Publish, WriteDraft
-from redis_history.store.operations.expand import Expand, Expanded
+from redis_history.store.operations.expand import Expand, Expanded, expand_summary
 from redis_history.store.operations.listing import (
     CountConversations,
     ListConversations,
@@ -31,9 +31,9 @@ from redis_history.store.operations.listing import (
     Selection,
 )
 from redis_history.store.operations.metadata import MergeMetadata
-from redis_history.store.operations.page import FindMessage, Page, ReadPage
-from redis_history.store.operations.read_changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot
-from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord
+from redis_history.store.operations.page import FindMessage, Page, ReadPage, read_messages
+from redis_history.store.operations.read_changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot, take_snapshot
+from redis_history.store.operations.record import ReadConversation, ReadLife, WriteRecord, change_record, create_record
 from redis_history.store.operations.run import EndRun, KeepRuns, LeaveRun, ReadRun, RunOutcome, StopRun, TakeRun
 from redis_history.store.operations.stream import GrowReply
 from redis_history.store.operations.turn import (
@@ -46,7 +46,7 @@ from redis_history.store.operations.turn import (
     RingWorker,
     TakeSeat,
 )
-from redis_history.store.operations.update import ReplyEnd, UpdateMessage
+from redis_history.store.operations.update import ReplyEnd, UpdateMessage, change_message
 from redis_history.store.writes import ANY, Appended, Entry, LeaseKind, Precondition, RunFence
 
 __all__ = [
@@ -121,6 +121,7 @@ __all__ = [
     "Scanned",
     "Selection",
     "Snapshot",
+    "Steps",
     "StopRun",
     "StoredArchive",
     "TakeRun",
@@ -131,5 +132,13 @@ __all__ = [
     "Write",
     "WriteDraft",
     "WriteRecord",
+    "append_messages",
+    "change_message",
+    "change_record",
+    "compact_messages",
+    "create_record",
+    "expand_summary",
     "find_request",
+    "read_messages",
+    "take_snapshot",
 ]  # fmt: skip

@@ -245,6 +245,17 @@ class Batch(NamedTuple):
     order: Sequence[int]
 
 
+def append_messages(
+    conversation_id: str, messages: Iterable[Message], condition: Precondition = ANY
+) -> Steps[list[Appended]]:
+    """Add messages as one change: see `HistoryStore.append_many`."""
+    batch = Append.batch(conversation_id, messages, condition)
+    if not batch.order:
+        return []
+    outcomes = yield batch.op
+    return [outcomes[index] for index in batch.order]
+
+
 class Restore(_Adding[int], frozen=True):
     """Replace all messages. The outcome is the revision."""
 

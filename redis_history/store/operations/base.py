@@ -43,10 +43,10 @@ _W = TypeVar("_W", bound="Write[Any]")
 
 # Calls and steps
 
-#: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
-#: an `Upkeep`, a `Pause` or a `ByNode`. It receives the outcome, the list of outcomes, whether the upkeep was done, or
-#: None. Errors of redis_history.errors are raised at the `yield`. It returns the operation's outcome. A task of
-#: several operations, such as a search or a fork, yields these instead, and a store executes them.
+#: A generator without I/O, which returns a `T`. The steps of a task, such as a search or a fork, yield operations,
+#: which `HistoryStore.execute` executes: they receive the outcomes, and errors are raised at the `yield`. The steps of
+#: an operation yield a `Call`, a list of repeatable calls (one round trip), an `Upkeep`, a `Pause` or a `ByNode`, which
+#: a backend of Redis executes, and receive the outcome, the list of outcomes, whether the upkeep was done, or None.
 Steps = Generator[Any, Any, T]
 
 #: The argument of writing scripts for the time when the call was first sent.

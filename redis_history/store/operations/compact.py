@@ -17,7 +17,7 @@ from redis_history.store.operations.base import Call, Steps, Write, as_is, field
 from redis_history.store.operations.contents import FIND
 from redis_history.store.operations.documents import mark
 from redis_history.store.operations.keys import ConversationKeys
-from redis_history.store.operations.page import page_of
+from redis_history.store.operations.page import FindMessage, page_of
 from redis_history.store.operations.read_changes import ReadChanges
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
@@ -340,6 +340,25 @@ def through_of(through: Position | Message | str) -> Position | str:
     if not isinstance(through, str):
         refuse(through, "through", "a Message, its position or its id", InvalidInputError)
     return check_message_id(through, "through")
+
+
+def compact_messages(
+    conversation_id: str,
+    through: Position | Message | str,
+    summary: Message | str,
+    seen: Iterable[Message] | None = None,
+    expected_revision: int | None = None,
+) -> Steps[Compacted]:
+    """Replace messages by a summary: see `HistoryStore.compact`."""
+    end = through_of(through)
+    position = Position(0, 0) if isinstance(end, str) else end
+    op = Compact.of(conversation_id, position, summary, seen, expected_revision)
+    if isinstance(end, str):
+        last = yield FindMessage(conversation_id, end, "none")
+        if last is None or last.position is None:
+            raise refusals.message_missing(conversation_id, end)
+        op = structs.replace(op, through=last.position)
+    return (yield op)  # type: ignore[no-any-return]
 
 
 class _Tail(Struct):

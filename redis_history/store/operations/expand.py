@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from redis_history.errors import MessageNotFoundError
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.archives import scrub
@@ -19,6 +20,8 @@ from redis_history.store.operations.page import page_of
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
+from redis_history.store.writes import Precondition
+from redis_history.values.ids import check_conversation_id, check_message_id
 
 COPY: Final = load_script("copy")
 EXPAND: Final = load_script("expand", *WRITING, *PLACES)
@@ -125,3 +128,15 @@ def _make_copy(keys: ConversationKeys, archive: bytes, token: bytes) -> Steps[li
             start += count
             begun = begun or reply[2:]
     return begun
+
+
+def expand_summary(conversation_id: str, summary_id: str, expected_revision: int | None = None) -> Steps[Expanded]:
+    """Put back the messages that a summary replaced: see `HistoryStore.expand`."""
+    check_conversation_id(conversation_id)
+    condition = Precondition.of(expected_revision)
+    expanded = yield Expand(conversation_id, check_message_id(summary_id, "summary_id"), precondition=condition)
+    if expanded is None:
+        raise MessageNotFoundError(
+            f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
+        )
+    return expanded  # type: ignore[no-any-return]

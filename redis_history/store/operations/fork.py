@@ -34,15 +34,19 @@ from redis_history.store import operations as ops
 from redis_history.store import refusals
 from redis_history.store.changelog import is_gone
 from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.compact import through_of
 from redis_history.store.operations.contents import portions
 from redis_history.store.operations.keys import content_name
 from redis_history.store.operations.page import next_page
+from redis_history.store.operations.searching import document_all
 from redis_history.store.writes import Entry
 from redis_history.values import Conversation, Message, Position, events
+from redis_history.values._validation import check_owner
 from redis_history.values.approvals import OpenRequest, may_ask, note_requests
 from redis_history.values.beside import PartialMessage, split
 from redis_history.values.folding import fold_of
-from redis_history.values.ids import new_token
+from redis_history.values.ids import check_conversation_id, new_token
+from redis_history.values.ids import new_id as new_message_id
 from redis_history.values.message import ForkedFrom
 from redis_history.values.pairs import OpenCalls, tool_parts
 from redis_history.values.usage import NOTHING, Numbers, added, day_of, usage_numbers
@@ -259,16 +263,26 @@ class _Cut:
 
 
 def fork(
-    conversation_id: str, new_id: str, through: Position | str | None, owner: int | str | UnsetType | None = UNSET
+    conversation_id: str,
+    new_id: str | None = None,
+    through: Position | Message | str | None = None,
+    owner: int | str | UnsetType | None = UNSET,
 ) -> Steps[Conversation]:
-    """Make a fork, and return its record. `owner`: UNSET is that of the source."""
-    present = yield ops.ReadConversation(new_id)
+    """Make a fork with its search documents, and return its record: see `HistoryStore.fork`. `owner`: UNSET is that of
+    the source."""
+    check_conversation_id(conversation_id)
+    name = new_message_id() if new_id is None else new_id
+    check_conversation_id(name, "new_id")
+    check_owner(None if owner is UNSET else owner, "user_id")
+    end = None if through is None else through_of(through)
+    present = yield ops.ReadConversation(name)
     if present is not None:
-        raise refusals.conversation_exists(new_id, present.revision)
-    yield from _retried(conversation_id, lambda: _copy(conversation_id, new_id, through, owner))
-    made = yield ops.ReadConversation(new_id)
+        raise refusals.conversation_exists(name, present.revision)
+    yield from _retried(conversation_id, lambda: _copy(conversation_id, name, end, owner))
+    made = yield ops.ReadConversation(name)
     if made is None:
-        raise refusals.conversation_missing(new_id)
+        raise refusals.conversation_missing(name)
+    yield from document_all(name)
     return made  # type: ignore[no-any-return]
 
 
@@ -382,7 +396,7 @@ def collect(
 
 
 def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequence[Message]) -> Steps[None]:
-    """Make a conversation that was exported. Raises ConversationExistsError."""
+    """Make a conversation that was exported, with its search documents. Raises ConversationExistsError."""
     record = snapshot.record
 
     def attempt() -> Steps[None]:
@@ -396,6 +410,7 @@ def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequenc
             raise
 
     yield from _retried(record.conversation_id, attempt)
+    yield from document_all(record.conversation_id)
 
 
 class _Reading:

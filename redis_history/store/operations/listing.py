@@ -398,3 +398,15 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
     if stale:  # expired conversations, some of them created again, in a list that other ones keep alive
         yield Upkeep(once(stale))
     return found
+
+
+def all_ids() -> Steps[list[str]]:
+    """The ids of all conversations, each once, in no particular order."""
+    ids: dict[str, None] = {}
+    op = ScanConversations()
+    while True:
+        page = yield op
+        ids.update(dict.fromkeys(one.conversation_id for one in page.conversations))
+        if page.cursor is None:
+            return list(ids)
+        op = ScanConversations(cursor=page.cursor)

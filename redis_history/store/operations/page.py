@@ -7,20 +7,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from redis_history.errors import InvalidInputError
 from redis_history.store.operations.archives import StoredArchive
 from redis_history.store.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain, read
-from redis_history.store.operations.contents import FIND, with_content, with_contents, with_contents_at_once
+from redis_history.store.operations.contents import (
+    FIND,
+    ReadContents,
+    with_content,
+    with_contents,
+    with_contents_at_once,
+)
 from redis_history.store.operations.keys import ConversationKeys
 from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Message, Position
-from redis_history.values.beside import Needed
+from redis_history.values._validation import check_integer
+from redis_history.values.beside import Needed, PartialMessage, check_needed
+from redis_history.values.filters import ANYTHING, Filters
+from redis_history.values.ids import check_conversation_id
 from redis_history.values.wire import decode_member, decode_members, incomplete
 
 if TYPE_CHECKING:
@@ -243,16 +253,25 @@ def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
     return replace(op, limit=size, after=page.messages[-1].position)
 
 
-def newest_messages(
-    first: ReadPage, limit: int | None, wanted: Callable[[Message], bool] | None
+def read_messages(
+    conversation_id: str,
+    limit: int | None = None,
+    filters: Filters = ANYTHING,
+    include_archived: bool = False,
+    contents: bool | Literal["texts"] = True,
 ) -> Steps[list[Message]]:
-    """The newest `limit` messages that pass the filter `wanted`, or all, ascending. `first` reads the newest page."""
+    """Read the newest `limit` messages that pass the filters, or all, ascending: see `HistoryStore.get`."""
+    check_conversation_id(conversation_id)
+    check_integer(limit, "limit", optional=True, error=InvalidInputError)
+    wanted = filters.wants if filters.selects else None
+    most = ARCHIVED_PAGE if include_archived else PAGE
+    needed = check_needed(contents)
+    read_now: Needed = needed if wanted is None else "none"  # of unwanted messages, nothing is read
+    first = most if wanted is not None or limit is None else min(most, limit)
+    bounds = filters.since, filters.before
+    op: ReadPage | None = ReadPage(conversation_id, first, True, *bounds, include_archived, contents=read_now)
     pages: list[list[Message]] = []
     found = 0
-    op: ReadPage | None = first
-    most = first.limit
-    if wanted is None and limit is not None:
-        op = replace(first, limit=min(most, limit))
     while op is not None and (limit is None or found < limit):
         page = yield op
         messages = page.messages if wanted is None else list(filter(wanted, page.messages))
@@ -262,4 +281,13 @@ def newest_messages(
         op = next_page(op, page, most if wanted is not None or limit is None else min(most, limit - found))
     pages.reverse()
     every = pages[0] if len(pages) == 1 else [message for one in pages for message in one]
-    return every if limit is None or found <= limit else every[found - limit :]
+    newest = every if limit is None or found <= limit else every[found - limit :]
+    return newest if read_now == needed else (yield from with_needed(conversation_id, newest, needed))
+
+
+def with_needed(conversation_id: str, messages: list[Message], needed: Needed) -> Steps[list[Message]]:
+    """The messages with the large contents that are needed, without those that were removed since."""
+    if needed == "none" or not any(type(message) is PartialMessage for message in messages):
+        return messages
+    found = yield ReadContents(conversation_id, tuple(messages), needed)
+    return [message for message in found if message is not None]

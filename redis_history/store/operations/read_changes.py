@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -45,8 +45,10 @@ from redis_history.store.operations.stream import Current, end_dead, judge, read
 from redis_history.store.operations.turn import read_turns
 from redis_history.values import Message, Position
 from redis_history.values._caps import MAX_MESSAGE_BYTES
-from redis_history.values.beside import Needed
+from redis_history.values._validation import check_batch
+from redis_history.values.beside import Needed, check_needed
 from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
+from redis_history.values.ids import check_conversation_id
 from redis_history.values.replies import Progress
 from redis_history.values.runs import RunInfo
 from redis_history.values.turns import Turn
@@ -297,6 +299,14 @@ class Snapshot(Struct, frozen=True):
     messages: list[Message]
     cursor: Cursor
     message_count: int
+
+
+def take_snapshot(conversation_id: str, limit: int = 1000, contents: bool | Literal["texts"] = True) -> Steps[Snapshot]:
+    """The newest messages, and the cursor of exactly that state: see `HistoryStore.snapshot`."""
+    check_conversation_id(conversation_id)
+    check_batch(limit, "limit")
+    head = yield ReadHead(conversation_id, limit, check_needed(contents))
+    return Snapshot(head.newest.messages, head.cursor, head.message_count)
 
 
 def former_of(field: bytes) -> str:

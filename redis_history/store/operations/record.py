@@ -8,20 +8,22 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
-from redis_history.errors import CorruptDataError, InvalidInputError
+from redis_history.errors import ConversationExistsError, ConversationNotFoundError, CorruptDataError, InvalidInputError
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import Space
 from redis_history.store.memory.usage import owner_of
-from redis_history.store.operations.base import UNREADABLE, Call, Read, Revised, Steps, plain
+from redis_history.store.operations.base import UNREADABLE, Call, Read, Revised, Steps, plain, said_by
 from redis_history.store.operations.scripts import WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.writes import Precondition
 from redis_history.values import Conversation
 from redis_history.values._caps import check_caps
-from redis_history.values._validation import check_name, check_owner
+from redis_history.values._validation import check_name, check_owner, refuse
 from redis_history.values.events import BEGINNING
-from redis_history.values.ids import check_conversation_id
+from redis_history.values.ids import check_conversation_id, new_token
+from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import from_microseconds
 from redis_history.values.usage import read_days, sum_of
 
@@ -141,6 +143,43 @@ class ReadConversation(Struct, Read[Conversation | None], frozen=True):
             forked_from=conversation.forked_from,
             usage=sum_of(conversation.spent),
         )
+
+
+def create_record(conversation: Conversation, exist_ok: bool = False) -> Steps[Conversation]:
+    """Create a conversation with its record: see `HistoryStore.create_conversation`."""
+    if not isinstance(conversation, Conversation):
+        refuse(conversation, "conversation", "a Conversation", InvalidInputError)
+    fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
+    op = WriteRecord.of(conversation.conversation_id, fields, create=True)
+    while True:
+        try:
+            return (yield from write_record(op))
+        except ConversationExistsError:
+            if not exist_ok:
+                raise
+            present: Conversation | None = yield ReadConversation(op.conversation_id)
+            if present is not None:
+                return present
+            op = replace(op, token=new_token())  # it was deleted since
+
+
+def change_record(
+    conversation_id: str, fields: Mapping[str, Any], expected_revision: int | None = None, by: str | None = None
+) -> Steps[Conversation]:
+    """Set fields of the record: see `HistoryStore.update_conversation`."""
+    op = WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
+    if not op.fields:
+        raise InvalidInputError("update_conversation needs at least one field to set")
+    return (yield from write_record(said_by(op, by)))
+
+
+def write_record(op: Revised) -> Steps[Conversation]:
+    """Change the record, and read it."""
+    yield op
+    conversation: Conversation | None = yield ReadConversation(op.conversation_id)
+    if conversation is None:
+        raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
+    return conversation
 
 
 def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:

@@ -1,5 +1,5 @@
 """Search: by the server if it can, else by reading and ranking here. Generators without I/O: they yield operations,
-`Work` and `Embed`, and receive the outcomes; errors of these are raised at the `yield`."""
+`Work` and `Ask`, and receive the outcomes; errors of these are raised at the `yield`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from redis_history.store.operations.base import Steps, T
 from redis_history.store.operations.documents import SweepDocuments, WriteDocuments
 from redis_history.store.operations.fetch import Fetch, Fetched
 from redis_history.store.operations.index import MakeIndex
+from redis_history.store.operations.listing import all_ids
 from redis_history.store.operations.options import Options
 from redis_history.store.operations.page import next_page
 from redis_history.store.operations.search import Search, SearchAll, SearchMatches
+from redis_history.store.operations.tasks import Ask, Searching, Work
 from redis_history.store.search import ranking
 from redis_history.store.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights, searched_for
 from redis_history.store.search.query import MAX_TERMS, Query, Term, parse_query
@@ -64,18 +66,6 @@ _DEEPEST: Final = 1_000_000
 #: A longer query is parsed, and more matches are ranked, in a thread, because it would block the event loop.
 _SHORT_QUERY: Final = 1_000
 _FEW_MATCHES: Final = 1_000
-
-
-class Work(Struct, frozen=True):
-    """Call a function in a thread, so that an event loop goes on."""
-
-    function: Callable[[], Any]
-
-
-class Embed(Struct, frozen=True):
-    """Get the vectors of texts from the embedder."""
-
-    texts: list[str]
 
 
 class Asked(Struct, frozen=True):
@@ -167,7 +157,7 @@ class Searcher(Struct, frozen=True):
         seen: set[str] = set()
         documents = done = 0
         for _ in range(_PASSES):
-            new = [one for one in (yield from _all_ids()) if one not in seen]
+            new = [one for one in (yield from all_ids()) if one not in seen]
             if not new:
                 break
             seen.update(new)
@@ -217,8 +207,9 @@ class Searcher(Struct, frozen=True):
 
     def _embed(self, texts: list[str]) -> Steps[list[bytes]]:
         """The vectors of texts; b"" for one of zeros, which says nothing."""
+        assert self.options.embedder is not None  # noqa: S101
         assert self.options.vectors is not None  # noqa: S101
-        packed = pack_all((yield Embed(texts)), len(texts), self.options.vectors)
+        packed = pack_all((yield Ask(self.options.embedder, (texts,))), len(texts), self.options.vectors)
         return [vector if any(vector) else b"" for vector in packed]
 
     @property
@@ -436,6 +427,16 @@ class Searcher(Struct, frozen=True):
         return searched_for(SearchHits(shown, total, incomplete), query)
 
 
+def search(where: str | Within, asked: Asked) -> Steps[SearchHits]:
+    """Search the conversation of this id, or many, as the store does: see `HistoryStore.search`."""
+    return (yield Searching(lambda searcher: searcher.search(where, asked)))  # type: ignore[no-any-return]
+
+
+def document_all(conversation_id: str) -> Steps[None]:
+    """Write the search documents of all messages of a conversation."""
+    yield Searching(lambda searcher: searcher.document_all(conversation_id))
+
+
 def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:
     """The ids of the conversations to search; None: all."""
     ids = within.conversation_ids
@@ -444,17 +445,6 @@ def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:
     listed = yield ops.ListConversations(within.user_id, within.agent_name, limit=MOST_OWNED)
     named = None if ids is None else set(ids)
     return tuple(one.conversation_id for one in listed if named is None or one.conversation_id in named)
-
-
-def _all_ids() -> Steps[list[str]]:
-    ids: dict[str, None] = {}
-    op = ops.ScanConversations()
-    while True:
-        page = yield op
-        ids.update(dict.fromkeys(one.conversation_id for one in page.conversations))
-        if page.cursor is None:
-            return list(ids)
-        op = ops.ScanConversations(cursor=page.cursor)
 
 
 def _searched(page: ops.Page) -> list[_Searched]:

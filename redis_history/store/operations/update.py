@@ -7,9 +7,10 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from redis_history.store import refusals
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import ConversationState, Space, StoredMessage
-from redis_history.store.operations.base import Steps, Write, field_of
+from redis_history.store.operations.base import Steps, Write, field_of, said_by
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
@@ -119,3 +120,13 @@ class UpdateMessage(Write[Appended | None], frozen=True):
             self, conversation, kind, references=[reference], ids=(self.entry.message.id,), through=stored.position
         )
         return Appended(revision, self.entry.placed(stored.position), False)
+
+
+def change_message(
+    conversation_id: str, message: Message, expected_revision: int | None = None, by: str | None = None
+) -> Steps[Appended]:
+    """Replace the content of a message: see `HistoryStore.update_message`."""
+    updated = yield said_by(UpdateMessage.of(conversation_id, message, expected_revision), by)
+    if updated is None:
+        raise refusals.message_missing(conversation_id, message.id)
+    return updated  # type: ignore[no-any-return]
