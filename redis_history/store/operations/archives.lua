@@ -8,7 +8,7 @@
 -- replaced its messages ('' if that was removed), the id of the summary that this replaced ('' if it never existed or
 -- was removed), and the time and the sequence of its own summary}; {} for a missing conversation.
 use_archives()
-local state, known_up_to, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local state, known_up_to, most = KEY.state, tonumber(ARG.known_up_to), tonumber(ARG.blocks)
 local known = redis.call('HMGET', state, 'e', 'l', 'q', '%')
 if not known[1] then return {} end
 local blocks, read = archive_index.blocks(state), 0

@@ -17,7 +17,7 @@
 --
 -- Fields: l  limits   v  version   R  the reservations, a MessagePack array of {run id, until when}   z  the tokens and run ids
 --   that late copies may still bring
-local key, action, id = KEYS[1], ARGV[1], ARGV[2]
+local key, action, id = KEY.budget, ARG.action, ARG.id
 local KEPT_IDS, TOMBSTONE = 64, 120000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -50,7 +50,7 @@ end
 
 if action == 'set' then
   if is_known(id) then return answer('set') end
-  limits, version = ARGV[3] ~= '' and ARGV[3] or nil, version + 1
+  limits, version = ARG.limits ~= '' and ARG.limits or nil, version + 1
   if limits then
     redis.call('HSET', key, 'l', limits)
     redis.call('PERSIST', key)
@@ -72,9 +72,9 @@ end
 if not limits then return answer('none') end
 if is_known(id) then return answer('stale') end
 if ended then save() end
-if version ~= tonumber(ARGV[4]) then return answer('stale') end
+if version ~= tonumber(ARG.version) then return answer('stale') end
 local limit = cmsgpack.unpack(limits)
-local tokens, cost = ARGV[5] + #others * limit[4], ARGV[6] + #others * limit[5]
+local tokens, cost = ARG.tokens + #others * limit[4], ARG.cost + #others * limit[5]
 if limit[1] and tokens >= limit[1] or limit[2] and cost >= limit[2] then
   if own then
     own, version = nil, version + 1
@@ -82,6 +82,6 @@ if limit[1] and tokens >= limit[1] or limit[2] and cost >= limit[2] then
   end
   return answer('exceeded')
 end
-own = {id, now + ARGV[3]}
+own = {id, now + ARG.lasts}
 save()
 return answer('taken')

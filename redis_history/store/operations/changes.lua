@@ -13,13 +13,13 @@
 -- and _live.lua.
 use_archives()
 use_places()
-local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
+local state, log, messages = KEY.state, KEY.log, KEY.messages
 local in_cluster = ARGV[#ARGV] == 'c'
 -- ask: the reply that asks for keys
 local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
-local asked = tonumber(ARGV[1])
+local asked = tonumber(ARG.first)
 local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary
@@ -104,7 +104,7 @@ local function content_of(entry, at)
 end
 
 local entries, bytes = {}, 0
-local most, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
+local most, budget = tonumber(ARG.most_entries), tonumber(ARG.most_bytes)
 local at = first - oldest
 while #entries < most and bytes < budget and at < length do
   for _, entry in ipairs(redis.call('LRANGE', log, at, at + math.min(16, most - #entries) - 1)) do
@@ -151,7 +151,7 @@ local replies = {}
 if listed_replies and at >= length then
   use_replies()
   local had = {}
-  for i = 4, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
+  for i = START.replies, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local contents = {'keys'}

@@ -15,7 +15,7 @@ use_journal()
 use_documents()
 use_places()
 use_replies()
-local FIELDS_FIRST, KNOWN, count_asked = 11, 13, tonumber(ARGV[10])
+local FIELDS_FIRST, KNOWN, count_asked = START.fields, 13, tonumber(ARG.count)
 local quoting = ARGV[FIELDS_FIRST + 2 * count_asked]
 local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'N', 'u', 'g'}
 for i = FIELDS_FIRST, FIELDS_FIRST + count_asked - 1 do

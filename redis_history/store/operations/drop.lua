@@ -9,7 +9,7 @@
 --
 -- Returns the number of its archives; nil if the draft was published or has expired.
 local REFUSED, GIVEN_UP = '-1', '-2' -- in place of the page
-local draft, how, lasts = KEYS[1], ARGV[1], ARGV[2]
+local draft, how, lasts = KEY.state, ARG.how, ARG.lasts
 local known = redis.call('HMGET', draft, 'page', 'archives')
 local page, archives = known[1], known[2]
 if how == 'end' then

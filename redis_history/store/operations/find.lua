@@ -5,7 +5,7 @@
 -- Returns its member, or nil; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, messages, field, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local state, messages, field, id = KEY.state, KEY.messages, ARG.field, ARG.id
 local place = redis.call('HGET', state, field)
 if not place then return nil end
 local timestamp, sequence = place_of(place)

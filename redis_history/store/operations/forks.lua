@@ -7,7 +7,7 @@
 --
 -- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 for a missing
 -- conversation.
-local state, begins, id, token, lasts = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3], tonumber(ARGV[4])
+local state, begins, id, token, lasts = KEY.state, ARG.begins == '1', ARG.id, ARG.token, tonumber(ARG.lasts)
 local known, time = redis.call('HMGET', state, 'e', 'N'), redis.call('TIME')
 if begins and not known[1] then return 0 end
 local now, kept = time[1] * 1000 + math.floor(time[2] / 1000), {}

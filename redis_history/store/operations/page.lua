@@ -5,11 +5,11 @@
 --       3, 4  lower bound: timestamp or '', sequence (the first position inside)
 --       5, 6  upper bound: timestamp or '', sequence (the first position after the window)
 -- Returns the members.
-local messages, limit = KEYS[1], tonumber(ARGV[1])
+local messages, limit = KEY.messages, tonumber(ARG.limit)
 local first, last = 0, redis.call('ZCARD', messages)
-if ARGV[3] ~= '' then first = rank_of(messages, ARGV[3], tonumber(ARGV[4])) end
-if ARGV[5] ~= '' then last = rank_of(messages, ARGV[5], tonumber(ARGV[6])) end
-if ARGV[2] == '1' then
+if ARG.after ~= '' then first = rank_of(messages, ARG.after, tonumber(ARG.after_sequence)) end
+if ARG.before ~= '' then last = rank_of(messages, ARG.before, tonumber(ARG.before_sequence)) end
+if ARG.newest == '1' then
   first = math.max(first, last - limit)
 else
   last = math.min(last, first + limit)

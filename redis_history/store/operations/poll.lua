@@ -7,7 +7,7 @@
 -- Returns what differs, in turn the number of the key and its present value. The mark of a registry is the number of its members,
 -- a colon, and if there are any the score and the name of the newest, with a blank between. A state with an active run
 -- always differs: a run is not a change, but the subscriber may have missed its end.
-local registries, found = tonumber(ARGV[1]), {}
+local registries, found = tonumber(ARG.registries), {}
 
 local function mark_of(registry)
   local newest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')

@@ -8,7 +8,7 @@
 -- Two numbers behind the prefix replace the sorted set: all documents with sequences from the first to the second are
 -- removed, the highest first.
 -- Returns how many are left.
-local work, removed, name, most = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
+local work, removed, name, most = KEY.work, KEY.removed, ARG.name, tonumber(ARG.most)
 local value = redis.call('HGET', work, name)
 if not value then return 0 end
 local format, keys, left = string.format, {}, 0

@@ -36,7 +36,7 @@
 --   f  the number of leases so far, which gives each lease its fence
 --   Z  the ids of the last leases and of those that left: a delayed retry of `take` must not begin a lease without a
 --   holder
-local state, log, action, lease, publishing = KEYS[1], KEYS[2], ARGV[1], string.sub(ARGV[2], 1, 1), string.sub(ARGV[2], 2)
+local state, log, action, lease, publishing = KEY.state, KEY.log, ARG.action, string.sub(ARG.lease, 1, 1), string.sub(ARG.lease, 2)
 local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -48,7 +48,7 @@ local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, F
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
-local claim = action == 'take' and #ARGV[4] > 1 and cmsgpack.unpack(ARGV[4]) or nil
+local claim = action == 'take' and #ARG.how > 1 and cmsgpack.unpack(ARG.how) or nil
 local turns, TURN -- those that the end of a run, or a worker, may change; and the places of their fields
 if lease == 'R' and (known[7] or claim) and action ~= 'keep' and action ~= 'read' and action ~= 'stop' then
 -- include _turns
@@ -169,8 +169,8 @@ local function begin(id, agent, milliseconds, turn)
 end
 
 if action == 'take' then
-  local milliseconds, waits, place_lasts, patience, dead = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], tonumber(ARGV[6]), ARGV[7]
-  local CALLERS, LATE, BUSY = 8, 250, 1000
+  local milliseconds, waits, place_lasts, patience, dead = tonumber(ARG.lasts), ARG.how == '1', ARG.place_lasts, tonumber(ARG.patience), ARG.dead
+  local CALLERS, LATE, BUSY = START.callers, 250, 1000
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
   if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + milliseconds) end -- if the clock was set back
   if expired and run[FENCE] == tonumber(dead) then
@@ -238,20 +238,20 @@ if action == 'take' then
 end
 
 if action == 'keep' or action == 'end' then
-  local fence, id = tonumber(ARGV[3]), ARGV[4]
+  local fence, id = tonumber(ARG.fence), ARG.run_id
   if not run or run[FENCE] ~= fence or run[ID] ~= id then return answer('lost') end
   if action == 'keep' then
-    local in_time, milliseconds = ARGV[5] == '1', ARGV[6]
+    local in_time, milliseconds = ARG.in_time == '1', ARG.renewed_for
     if not active then return answer('lost') end
     if expired and not in_time then return answer('expired') end
     run[EXPIRES] = now + milliseconds
     store()
     return answer('kept')
   end
-  local status, rest = ARGV[5], ARGV[6]
+  local status, rest = ARG.status, ARG.rest
   if not active then return answer(run[STATUS] == status and 'ended' or 'lost') end
   if run[STATUS] == 'stopping' and status == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  free(status, now, turns and ARGV[7], turns and {unpack(ARGV, 8)}) -- at most 1,000
+  free(status, now, turns and ARG.turn, turns and {unpack(ARGV, START.taken)}) -- at most 1,000
   run[EXPIRES] = now + rest
   store()
   announce()
@@ -260,7 +260,7 @@ if action == 'keep' or action == 'end' then
 end
 
 if action == 'bury' then
-  local fence = tonumber(ARGV[3])
+  local fence = tonumber(ARG.fence)
   if expired and run[FENCE] == fence then
     free('interrupted', run[EXPIRES], 'WorkerDied')
     store()
@@ -271,7 +271,7 @@ if action == 'bury' then
 end
 
 if action == 'stop' then
-  local id, reason, expired_too = ARGV[3], ARGV[4], ARGV[5] == '1'
+  local id, reason, expired_too = ARG.stopped, ARG.reason, ARG.expired_too == '1'
   if not active or run[ID] ~= id then return answer('none') end
   if expired and not expired_too then return answer('expired') end
   if run[STATUS] == 'active' then
@@ -285,7 +285,7 @@ end
 
 if action == 'leave' then
   local gone, rest, ids = {}, {}, known[4]
-  for i = 3, #ARGV do
+  for i = START.leaving, #ARGV do
     gone[ARGV[i]] = true
     if not is_known(ARGV[i]) then known[4] = with_id(ARGV[i]) end
   end

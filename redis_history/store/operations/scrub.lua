@@ -7,7 +7,7 @@
 use_archives()
 use_places()
 contents.use()
-local state, copy = KEYS[1], KEYS[2]
+local state, copy = KEY.state, KEY.copy
 local blocks = archive_index.blocks(state)
 local time, sequence, newest, done = unpack(archive_index.erased or {}) -- at most 4
 if not time then return 0 end

@@ -5,7 +5,7 @@
 -- ARGV  1 run id   2 most seats; '0' to give it up   3 milliseconds until it expires
 --
 -- Returns 1 if the run has a seat now, else 0.
-local seats, id, most, milliseconds = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local seats, id, most, milliseconds = KEY.seats, ARG.run_id, tonumber(ARG.most), ARG.lasts
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if most == 0 then

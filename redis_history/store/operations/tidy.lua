@@ -6,9 +6,9 @@
 -- ARGV  1 the owner's entry, or ''
 --
 -- Returns nothing, or {'keys', ...}: see _change.lua.
-local state, entry = KEYS[1], ARGV[1]
+local state, entry = KEY.subject, ARG.entry
 if entry ~= '' then
-  if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], entry) end
+  if redis.call('EXISTS', KEY.subject) == 0 then redis.call('ZREM', KEY.turns, entry) end
   return
 end
 -- include _turns

@@ -14,7 +14,7 @@ local ask = undeclared_keys(lists_and(owners(), contents_in(archives_due(known[4
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[7], known[8])
 if reply then return reply end
-local excess = math.min((known[3] or 0) - ARGV[10], TRIMMED_AT_ONCE)
+local excess = math.min((known[3] or 0) - ARG.most_messages, TRIMMED_AT_ONCE)
 if excess <= 0 then return unchanged(seen, known[1], {revision, 0}) end
 
 local now = clock()
