@@ -26,7 +26,7 @@ from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.keys import ConversationKeys, Keyspace
-from redis_history.store.operations.scripts import CHANGE, Script, with_key_locking
+from redis_history.store.operations.scripts import CHANGE, Script, pack_change, with_key_locking
 from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Packed, Precondition, RunFence
 from redis_history.values import Message
@@ -321,18 +321,16 @@ def change_header(
     if by is not None:
         kept += b"\n" + by.encode()
     revision, condition = (b"", b"") if precondition is ANY else _condition(precondition)
-    return CHANGE.packed(
-        {
-            "token": token.encode(),
-            "expected_revision": revision,
-            "condition": condition,
-            "log_length": length,
-            "name": keys.name,
-            "ttl": ttl,
-            "sent": b"0",
-            "publishing": settings.publishing,
-            "flags": kept,
-        }
+    return pack_change(
+        token=token.encode(),
+        expected_revision=revision,
+        condition=condition,
+        log_length=length,
+        name=keys.name,
+        ttl=ttl,
+        sent=b"0",
+        publishing=settings.publishing,
+        flags=kept,
     )
 
 
