@@ -1,15 +1,17 @@
 -- Appends messages as one change, or replaces all messages with them, including archived ones. Validates first, writes
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
--- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
---       for approval   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
---       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
---       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
---       13 and so on: three for each message, ids distinct: the field of
---       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
---       one, and the length of that as a byte; the rest of the body, which begins with the id;
---       then, with search, for each message its document: how many fields and values, and these
+-- KEYS  further: large contents of the messages, and keys that the script has asked for
+-- ARGV  how: '1' to replace all messages; '2' to remove everything above a cap in this call, else '0'; with a 'w' behind it, a
+--         message asks for approval
+--       most_messages: or ''
+--       totals: how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length
+--         (uint16) of MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer,
+--         and that; then for each message with usage its index (uint16), the length of its usage as a byte, and that (see
+--         _usage.lua)
+--       messages: three values for each, ids distinct: the field of its place; its head, which is characters, flags, header byte,
+--         tool marks, then its timestamp in microseconds, if it has one, and the length of that as a byte; the rest of the body,
+--         which begins with the id; then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns {revision, sequence, timestamp}: of the change, of its first message, the first of the server's clock; then 1 if pinned
 -- messages alone exceed the cap;

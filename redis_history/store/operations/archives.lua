@@ -1,7 +1,8 @@
 -- Lists the archives of a conversation, in pages. After _member.lua and _archive.lua.
 --
--- KEYS  1 state (hash)
--- ARGV  1 the revision up to which archives are known, '0' for all   2 most blocks of the index to read
+-- KEYS  state: hash
+-- ARGV  known_up_to: the revision up to which archives are known, '0' for all
+--       blocks: most blocks of the index to read
 --
 -- Returns {time to live in milliseconds or '', the highest sequence, usage by day (see _usage.lua) or 0, 1 if there are more archives, 1 if erased summaries must be
 -- removed first (scrub.lua), then for each archive, oldest first: its revision, its token, the id of the summary that

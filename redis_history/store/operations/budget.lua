@@ -3,13 +3,16 @@
 -- reservation and each new limit raises the version. A run counts its usage before its reservation ends. So whoever has read
 -- the usage at the present version has seen the usage of every run without a reservation.
 --
--- KEYS  1 budget (hash)
--- ARGV  1 action   then its arguments:
---   set   2 token   3 the limits, a MessagePack array: tokens, billionths of the cost (each may be nil), period, tokens and
---         billionths that a run reserves; '' removes the budget
---   read
---   take  2 run id   3 milliseconds until the reservation ends by itself   4 version   5, 6 used tokens and billionths of the cost
---   end   2 run id
+-- KEYS  budget: hash
+-- ARGV  action: 'set', 'read', 'take' or 'end'
+--   set    id: a token
+--          limits: a MessagePack array: tokens, billionths of the cost (each may be nil), period, tokens and billionths that a run
+--            reserves; '' removes the budget
+--   take   id: of the run
+--          lasts: milliseconds until the reservation ends by itself
+--          version: at which the usage was read
+--          tokens, cost: used tokens and billionths of the cost
+--   end    id: of the run
 --
 -- Returns {what, limits or '', version, number of reservations, now in milliseconds}: 'set', 'read', 'taken', 'none' (there is no
 -- budget), 'stale' (read the usage again), 'exceeded', or 'ended'. A run that has a reservation already is judged again, without

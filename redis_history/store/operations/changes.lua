@@ -1,9 +1,12 @@
 -- Reads the changes from a subscriber's cursor on, and the newest change. After _head.lua, _member.lua, _archive.lua,
 -- _locate.lua, _archived.lua and _live.lua.
 --
--- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
--- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
---       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster, or ''
+-- KEYS  state: hash; log: the change log, a list; messages: sorted set; further: keys that it asked for
+-- ARGV  first: the first revision to read, 0: the oldest
+--       most_entries: of the log
+--       most_bytes: bytes of content after which no further entry is read
+--       replies: for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a
+--         cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest entry, field o of the state or '', revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the

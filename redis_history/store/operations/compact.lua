@@ -1,17 +1,23 @@
 -- Replaces the oldest messages by a summary, as one change, and moves them to an archive. The client has read them in pages
 -- (compact.py); this script checks that they have not changed. After _documents.lua, _locate.lua.
 --
--- ARGV  10, 11 epoch or '' and revision at the start of reading
---       12 id of the summary   13 its characters, flags, header byte and tool marks   14 the rest of its body
---       15, 16 timestamp and sequence of the first position after the range   17 how many messages are before it
---       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
---       21, 22 timestamp and sequence of the last of these, which the summary gets
---       23 the newest sequence that was read, '' if later appends do not matter
---       24 the lowest and the highest sequence of those that are replaced, 4 bytes each; then the time (7 bytes) and the sequence
+-- ARGV  epoch, revision: at the start of reading; the epoch may be ''
+--       id: of the summary
+--       head: its characters, flags, header byte and tool marks
+--       rest: of its body
+--       end_timestamp, end_sequence: of the first position after the range
+--       held: how many messages are before it
+--       replaced: how many of them are replaced, 0: there is nothing to do
+--       characters, tokens: of these
+--       timestamp, sequence: of the last of these, which the summary gets
+--       newest_sequence: that was read, '' if later appends do not matter
+--       sequences: the lowest and the highest of those that are replaced, 4 bytes each; then the time (7 bytes) and the sequence
 --         (4) of the live summary, if it is one of them
---       25 the state's field of the summary   26 its usage (see _usage.lua) or ''
---       27 how many runs of messages stay, then for each the ranks of its first and last
---       then the fields and values of the summary's search document, if there is one
+--       field: the state's field of the summary
+--       usage: of the summary (see _usage.lua), or ''
+--       kept: how many runs of messages stay
+--       ranks: of the first and the last message of each of these; then the fields and values of the summary's search document,
+--         if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
 -- did it; {'nothing', revision} if there was nothing to do; {'stale'} if the range must be read again;

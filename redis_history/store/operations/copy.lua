@@ -1,8 +1,10 @@
 -- Copies a page of a sorted set to the staging copy of a conversation, which only expand.lua reads.
 --
--- KEYS  1 from   2 state (hash)   3 the copy
--- ARGV  1, 2 ranks of the first and the last   3 milliseconds until the copy expires if it is not used
---       4 how many members the copy must have; '' starts it, and removes an earlier one   5 the copy's own token
+-- KEYS  source: sorted set; state: hash; copy: sorted set
+-- ARGV  first, last: ranks
+--       lasts: milliseconds until the copy expires if it is not used
+--       held: how many members the copy must have; '' starts it, and removes an earlier one
+--       token: of the copy
 --
 -- Returns {how many were read, how many the copy has now, epoch, revision and sequence of the conversation}, or {-1} if
 -- earlier pages are missing (the copy expired, was evicted, or a failover lost a part), or another copy was begun; then nothing

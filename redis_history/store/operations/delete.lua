@@ -1,9 +1,10 @@
 -- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
 -- After _documents.lua and _archived.lua.
 --
--- ARGV  10 number of messages, their fields of the state, the distinct ids, then which summaries may stay although they
---       may quote these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so
---       that the caller can expand it; 'none' none
+-- ARGV  count: number of messages
+--       fields: of the state, one for each message; then the distinct ids; then which summaries may stay although they may quote
+--         these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so that the caller can
+--         expand it; 'none' none
 --
 -- There may be thousands of former summaries to remove, which takes longer than a script may. So this change only notes which
 -- they are (field E, see _archive.lua): from then on no reader sees them, and scrub.lua removes them little by little.

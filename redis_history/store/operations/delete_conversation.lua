@@ -1,7 +1,7 @@
 -- Removes everything of a conversation. After _change.lua, _documents.lua and _empty.lua.
 --
--- ARGV  10 milliseconds that the log outlives the conversation if there are subscribers
---       11 the channel of subscribers; '': they may have none
+-- ARGV  log_lasts: milliseconds that the log outlives the conversation if there are subscribers
+--       channel: of subscribers; '': they may have none
 --
 -- Returns {1} if it existed, {1, generation} if purge.lua must remove search documents, {0} if it did not exist,
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written. With forks under way: see with_forks.

@@ -1,11 +1,13 @@
 -- Writes the search documents of stored messages. After _documents.lua and _archived.lua.
 --
--- ARGV  1 to 9 as in every writing script, although the conversation does not change
---       10 epoch when they were read; '' if this call has appended them   11 revision when they were read or appended
---       12 how many messages, then for each its field of the state and its id;
---       then for each its document: how many fields and values, and these
---       Without messages: a name in KEYS[5], the unfinished work of the bucket. Then it lets more documents end with their
---       conversation, or removes the documents of an expired conversation, and returns 1 if there are more.
+-- KEYS  unfinished: the unfinished work of the bucket (hash), if there are no messages
+-- ARGV  those of all changes, although the conversation does not change
+--       epoch: when they were read; '' if this call has appended them
+--       revision: when they were read or appended
+--       count: how many messages
+--       messages: for each its field of the state and its id; then for each its document: how many fields and values, and these.
+--         Without messages: a name in `unfinished`. Then it lets more documents end with their conversation, or removes the
+--         documents of an expired conversation, and returns 1 if there are more
 --
 -- Returns how many were written. Skips messages that were removed or changed since they were read: the writer of the change
 -- has written the document, or the next search will. Skips former summaries: the messages they replaced have documents.

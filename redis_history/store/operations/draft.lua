@@ -1,13 +1,17 @@
 -- Adds messages and fields to the draft of a conversation, which publish.lua makes visible, or removes them again. After
 -- _declared.lua, _member.lua, _contents.lua and _locate.lua.
 --
--- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive;
---       then the large contents of the messages that are added or removed, and the names of those of the draft (sorted set);
---       then the draft's ledger of usage (hash, see _usage.lua), if the page has usage
--- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
---       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
---       then how many fields of the state to set, then these and their values; the same for the ledger
---       then for each message to add: which of KEYS, score, member, field of the state and its value
+-- KEYS  state: of the draft, a hash
+--       sets: of messages (sorted sets) of this page: the live ones, or those of an archive; then the large contents of the
+--         messages that are added or removed, and the names of those of the draft (sorted set); then the draft's ledger of usage
+--         (hash, see _usage.lua), if the page has usage
+-- ARGV  page: 1 begins the draft
+--       lasts: milliseconds until it expires if it is not used
+--       archives: their number
+--       removed: how many messages to remove
+--       changes: for each of these: which of KEYS, timestamp, sequence, field of the state; then how many fields of the state to
+--         set, then these and their values; the same for the ledger; then for each message to add: which of KEYS, score, member,
+--         field of the state and its value
 --
 -- Returns 1; {'contents'} if a large content is missing, so the caller must write it again; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
 -- this is a late copy of an earlier page; then nothing was written. A repeated page has the same effect.

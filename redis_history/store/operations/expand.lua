@@ -1,8 +1,11 @@
 -- Restores the messages that the live summary replaced, as one change. After _documents.lua, _archived.lua.
 --
--- ARGV  10 id of the summary   11 its field of the state   12 how to join live and archived messages: '' if either are few;
---       '1' if copy.lua has copied all to one set; '2' in this call, however many
---       13, 14, 15 with a copy: epoch, revision and sequence of its first page   16 the copy's own token
+-- ARGV  id: of the summary
+--       field: of the state, for the summary
+--       how: to join live and archived messages: '' if either are few; '1' if copy.lua has copied all to one set; '2' in this
+--         call, however many
+--       epoch, revision, sequence: with a copy, those of its first page
+--       copy_token: of the copy
 --
 -- Returns {revision, how many messages were restored, revision of the compaction, id of the summary that is live now or ''},
 -- {'stale', key of the archive} if a (new) copy is needed, {'unfinished'} if erased summaries must be removed first (scrub.lua),

@@ -1,8 +1,9 @@
 -- Reads the messages found by a search, with the messages before and after each. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
--- ARGV  1 generation of the documents   2 how many to read before and after each
---       then the sequence of each, of a summary with a minus; then 'c' in a cluster, or ''
+-- KEYS  state: hash; messages: sorted set; documents: one for each message
+-- ARGV  generation: of the documents
+--       around: how many messages to read before and after each
+--       sequences: of each, of a summary with a minus; then 'c' in a cluster, or ''
 --
 -- Returns for each {members from first to last, the index of the message (from 0), 1 if they are archived}, or {} if it was
 -- removed. The neighbours of an archived message are from its archive. Or {'keys', ...}: see _archive.lua.

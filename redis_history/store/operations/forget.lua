@@ -1,8 +1,8 @@
 -- Removes expired conversations from a registry, or from the list of an owner; from that also those which were created again,
 -- and have another owner.
 --
--- KEYS  1 registry or list (sorted set), then the state (hash) of each conversation
--- ARGV  their names, in the same order
+-- KEYS  list: the registry or list (sorted set); states: one hash for each conversation
+-- ARGV  names: of the conversations, in the same order
 --
 -- A delayed retry of a call to such a conversation may still arrive. So the registry's record of it (see look in
 -- _journal.lua) moves to a separate journal, as for a deleted conversation.

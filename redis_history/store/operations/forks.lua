@@ -1,9 +1,11 @@
 -- Notes in a conversation that a fork of it begins or has ended, before the fork reads anything, so a removal knows all
 -- drafts that may have a copy of its messages. This does not change the conversation.
 --
--- KEYS  1 state (hash)
--- ARGV  1 '1' if the fork begins, '0' if it has ended   2 id of the new conversation   3 token of the draft
---       4 milliseconds after which a fork counts as dead, and its draft has expired
+-- KEYS  state: hash
+-- ARGV  begins: '1' if the fork begins, '0' if it has ended
+--       id: of the new conversation
+--       token: of the draft
+--       lasts: milliseconds after which a fork counts as dead, and its draft has expired
 --
 -- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 for a missing
 -- conversation.

@@ -1,10 +1,14 @@
 -- Appends to the content of a streaming reply. It does not change the conversation, and only wakes the listeners.
 -- It runs for every few words, so it has few arguments.
 --
--- KEYS  1 content (string): <conversation>:t:<token of the reply>   2 state (hash)   3 change log (list)
--- ARGV  1 offset of these records   2 the records, or ''   if needed, 3 '' or the command that publishes (_publish.lua)
---       4 the fence of the run that the writer must have ('R<fence>:<run id>', see run.lua), or ''
---       5 with tool calls or results in the records: the state's field of the message   6 their marks, as in update.lua
+-- KEYS  content: <conversation>:t:<token of the reply>, a string; state: hash; log: the change log, a list
+-- ARGV  offset: of these records
+--       records: or ''
+--       the others only if needed:
+--       publishing: '' or the command that publishes (_publish.lua)
+--       fence: of the run that the writer must have ('R<fence>:<run id>', see run.lua), or ''
+--       field: with tool calls or results in the records: the state's field of the message
+--       marks: of these, as in update.lua
 --
 -- Returns the size of the content in bytes; -1 if the reply has ended; -2 if the run is lost. Records whose offset is not the
 -- end of the content are not appended: they were appended before, or the server has lost earlier ones.

@@ -1,8 +1,9 @@
 -- Reads the newest change of a conversation, its totals and optionally its newest messages. After _head.lua, _member.lua and
 -- _live.lua.
 --
--- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
--- ARGV  1 how many of the newest messages to read, '0' for none   2 'c' in a cluster, or ''
+-- KEYS  state: hash; log: the change log, a list; messages: sorted set; further: keys that it asked for
+-- ARGV  newest: how many of the newest messages to read, '0' for none
+--       cluster: 'c' in a cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a
 -- streaming reply is {sequence, content, milliseconds until its writer counts as dead}. Or {'keys', ...}: see _head.lua and

@@ -1,8 +1,10 @@
 -- Marks search documents as archived or live, in steps, for the pending moves of the state ('j', see _archive.lua). It uses
 -- the present position of each message, so a step may run twice, or late. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)   then those that it asked for
--- ARGV  1 name in that hash   2 revision of the move where the last step stopped, or ''   3, 4 timestamp and sequence there
+-- KEYS  state: hash; messages: sorted set; unfinished: the unfinished work of the bucket, a hash; then those that it asked for
+-- ARGV  name: in `unfinished`
+--       revision: of the move where the last step stopped, or ''
+--       timestamp, sequence: where it stopped
 --
 -- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move is pending; or {'keys', ...}, which
 -- asks for an archive or documents, because the absence of a key that is not declared proves nothing while a slot moves.

@@ -1,9 +1,10 @@
 -- Reads the messages of a window, ascending.
 --
--- KEYS  1 messages (sorted set)
--- ARGV  1 limit   2 '1': the last `limit` of the window, '0': the first
---       3, 4  lower bound: timestamp or '', sequence (the first position inside)
---       5, 6  upper bound: timestamp or '', sequence (the first position after the window)
+-- KEYS  messages: sorted set
+-- ARGV  limit: most messages
+--       newest: '1': the last `limit` of the window, '0': the first
+--       after, after_sequence: the first position inside the window: timestamp or '', sequence
+--       before, before_sequence: the first position after the window: timestamp or '', sequence
 -- Returns the members.
 local messages, limit = KEY.messages, tonumber(ARG.limit)
 local first, last = 0, redis.call('ZCARD', messages)

@@ -1,6 +1,6 @@
 -- Reads the messages of a window, live and archived. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   then archives that it asked for
+-- KEYS  state: hash; messages: sorted set; then archives that it asked for
 -- ARGV  as for page.lua
 -- Returns for each set: 0 for the live messages, else the revision of the archive; the id of the former summary in it, or
 -- ''; and its members in the window, ascending. These include the first (or last) `limit` of all sets, and all others of

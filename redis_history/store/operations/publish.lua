@@ -3,13 +3,18 @@
 -- The draft's archives already have their final names, which readers do not know yet, and its state has their index. So
 -- this script only makes them persistent, whatever they hold.
 --
--- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets)
---       then its ledger of usage (hash, see _usage.lua), if it has one; then, with large contents, the names of these (sorted
---       set), and the contents
--- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
---       13 revision   14 how many live messages   15 how many archives have messages, then the number of messages of each
---       then '1' if it has a ledger of usage, and pairs of a field of the state and its value; a (see _archive.lua) if there are
---       archives, % (see _usage.lua) if it has a ledger, and & (see _contents.lua) if there are large contents
+-- KEYS  draft: its state, a hash
+--       live: its live messages, a sorted set
+--       archives: those of its archives that have messages (sorted sets); then its ledger of usage (hash, see _usage.lua), if it
+--         has one; then, with large contents, the names of these (sorted set), and the contents
+-- ARGV  page: the draft's last page
+--       created_at, updated_at: times of creation and of the last change in microseconds, or ''
+--       revision: of the conversation
+--       live_count: how many live messages
+--       archive_count: how many archives have messages
+--       counts: the number of messages of each of these; then '1' if it has a ledger of usage, and pairs of a field of the state
+--         and its value; a (see _archive.lua) if there are archives, % (see _usage.lua) if it has a ledger, and & (see
+--         _contents.lua) if there are large contents
 --
 -- Returns the revision, {'lost'} if the draft is not complete, or was dropped, or {'exists', current} | {'late', …}; then nothing
 -- was written.

@@ -1,9 +1,10 @@
 -- Removes search documents after all messages were removed. See _document.lua. After _declared.lua and
 -- _member.lua.
 --
--- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
---       2 pending delete (sorted set: the removed messages)
--- ARGV  1 name of the pending delete   2 how many to remove at most
+-- KEYS  work: pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
+--       removed: pending delete (sorted set: the removed messages)
+-- ARGV  name: of the pending delete
+--       most: how many to remove at most
 --
 -- Two numbers behind the prefix replace the sorted set: all documents with sequences from the first to the second are
 -- removed, the highest first.

@@ -1,7 +1,8 @@
 -- Creates a conversation with its record, or changes fields of the record. After _change.lua and _documents.lua.
 --
--- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
---       then, if the new metadata were computed from stored ones: these, as field M must still have them ('': it is absent)
+-- ARGV  fields: their names, one letter each
+--       values: pairs of a field and its value; then, if the new metadata were computed from stored ones: these, as field M must
+--         still have them ('': it is absent)
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'changed'} | {'late', …};
 -- then nothing was written.

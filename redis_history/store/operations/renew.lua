@@ -1,7 +1,7 @@
 -- Records that the writer of a reply is alive. Does not change the conversation. Each call has its own token; that of the reply
 -- is in the name of the content. After _change.lua, _member.lua, _live.lua, _archive.lua, _documents.lua and _life.lua.
 --
--- KEYS  5 content (string)
+-- KEYS  content: of the reply, a string
 --
 -- The writer was alive when it sent the call, which may have been long ago, so a delayed retry changes nothing.
 --

@@ -1,7 +1,7 @@
 -- Reads messages that were streaming a moment ago. After _member.lua, _locate.lua and _live.lua.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  timestamp and sequence of each; then 'c' in a cluster, or ''
+-- KEYS  state: hash; messages: sorted set
+-- ARGV  positions: timestamp and sequence of each; then 'c' in a cluster, or ''
 --
 -- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it was removed;
 -- or {'keys', ...}: see _live.lua.

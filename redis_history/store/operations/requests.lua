@@ -1,6 +1,6 @@
 -- Reads the open requests for approval of a conversation. After _member.lua, _locate.lua and _requests.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)
+-- KEYS  state: hash; messages: sorted set
 --
 -- Returns owner and agent of the record, MessagePack values or ''; then for each request, oldest first, the revision of the
 -- content of its message, the message's member, and the digests of the call.

@@ -2,22 +2,29 @@
 -- that of a compressor. A lease is not part of the history: it creates neither a revision nor an entry in the change
 -- log. After _publish.lua and _declared.lua.
 --
--- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
--- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)   then the
---       arguments of the action:
---   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to; of a worker
---          that takes a turn, MessagePack: agent name, failures until the turn is parked, first and longest pause, and the
---          owner's queue in which the worker found the turn, or ''
---          5 milliseconds for which a place in the queue is kept   6 milliseconds after which a waiter that has not answered
---          is passed over   7 the fence of an expired lease whose holder is dead, or '0'
---          then run id and agent name of each caller, oldest first
---   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
---   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it   7 what becomes of the turn that
---          the run answers, see owed.settle in _turns.lua   then the ids of the messages that it has taken up
---   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
---   bury   3 the fence of an expired lease whose holder is dead: the lease ends as 'interrupted'
---   leave  run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
---   read
+-- KEYS  state: hash; log: the change log, a list, unless for `keep` and `read`
+-- ARGV  action: 'take', 'keep', 'end', 'stop', 'bury', 'leave' or 'read'
+--       lease: 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)
+--   take   lasts: milliseconds until the lease expires, unless it is renewed
+--          how: '1' to wait in the queue, '0' not to; of a worker that takes a turn, MessagePack: agent name, failures until the
+--            turn is parked, first and longest pause, and the owner's queue in which the worker found the turn, or ''
+--          place_lasts: milliseconds for which a place in the queue is kept
+--          patience: milliseconds after which a waiter that has not answered is passed over
+--          dead: the fence of an expired lease whose holder is dead, or '0'
+--          callers: run id and agent name of each, oldest first
+--   keep   fence, run_id: of the lease
+--          in_time: '1' to renew an expired lease, too
+--          renewed_for: milliseconds
+--   end    fence, run_id: of the lease
+--          status: with which it ends
+--          rest: milliseconds until another compressor may take it
+--          turn: what becomes of the turn that the run answers, see owed.settle in _turns.lua; may be left out
+--          taken: the ids of the messages that it has taken up
+--   stop   stopped: the run id
+--          reason: or ''
+--          expired_too: '1' to stop an expired lease, too
+--   bury   fence: of an expired lease whose holder is dead: the lease ends as 'interrupted'
+--   leave  leaving: run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
 --
 -- Returns {what happened, lease, queue, now, run id}: 'taken', 'busy', 'expired', 'kept', 'lost', 'ended', 'stopping', 'none' or
 -- 'read'; for a worker, 'no turn' if there is none to take, and with 'taken' also the turn. Or {'keys', ...}: see _change.lua.

@@ -104,7 +104,7 @@ def load_script(
     whole = source
     while _INCLUDE.search(whole):
         whole = _INCLUDE.sub(lambda line: _source(*line[1].decode().split()), whole)
-    _check(name, _COMMENT.sub(b"", whole), named)
+    check_names(name, _COMMENT.sub(b"", whole), named)
     uses = Counter(_NAME.findall(whole))
     while _INCLUDE.search(source):  # an included file may include others
         source = _INCLUDE.sub(partial(_included, declared, uses), source)
@@ -169,12 +169,13 @@ def _named(prefix: str, table: str, forms: Iterable[tuple[tuple[str, ...], Argum
     return {name.encode(): lua.encode() for name, lua in named.items()}
 
 
-def _check(name: str, code: bytes, named: Mapping[bytes, bytes]) -> None:
+def check_names(name: str, code: bytes, named: Mapping[bytes, bytes]) -> None:
+    """Raises ValueError if the names in the code of a script are not those that are declared."""
     used = set(_ARGUMENT.findall(code))
     unused = {one for one in named if not one.startswith(b"START.")} - used
-    for wrong, what in ((used - named.keys(), "are not declared"), (unused, "are declared, but not used")):
+    for wrong, what in ((used - named.keys(), "not declared"), (unused, "declared, but not used")):
         if wrong:
-            raise ValueError(f"{name}.lua: {b', '.join(sorted(wrong)).decode()} {what}")
+            raise ValueError(f"{name}.lua: {what}: {b', '.join(sorted(wrong)).decode()}")
     if found := _NUMBERED.search(code):
         raise ValueError(f"{name}.lua: declare a name for {found[0].decode()!r}")
 

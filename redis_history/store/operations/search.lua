@@ -1,10 +1,11 @@
 -- Searches one conversation.
 --
--- KEYS  1 state (hash)
--- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) says how
---       many to find ('0': none), 'rest' if the command is needed only after one that did not list all its matches, 'some' if
---       only right after one that has any; and the arguments, of which the seventh is the conversation, replaced here by the
---       generation. The first command counts the conversation's documents
+-- KEYS  state: hash
+-- ARGV  by_archived: '1' if the commands filter by archived
+--       commands: for each: how many arguments; which of them (from 1) says how many to find ('0': none), 'rest' if the command
+--         is needed only after one that did not list all its matches, 'some' if only right after one that has any; and the
+--         arguments, of which the seventh is the conversation, replaced here by the generation. The first command counts the
+--         conversation's documents
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by

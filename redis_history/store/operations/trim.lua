@@ -1,7 +1,7 @@
 -- Removes some of the oldest messages of a conversation that has many more than a cap allows, as one change. An append that
 -- removed all of them would hold up the server. After _change.lua, _documents.lua, _locate.lua and _trim.lua.
 --
--- ARGV  10 most messages
+-- ARGV  most_messages: that the cap allows
 --
 -- Returns {revision, how many were removed}: 0 if there are few enough, or if the oldest messages wait for results of tool
 -- calls further on than this script reads; or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.

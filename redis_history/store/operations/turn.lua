@@ -1,9 +1,12 @@
 -- Changes the turns of a conversation by a call: see _turns.lua. It is not a change of the history: it creates neither a revision
 -- nor an entry in the change log. After _change.lua.
 --
--- ARGV  10 action: 'open', for stored messages; 'retry', to make turns due now; 'wait', to make them wait; 'drop', to end them
---       11 '1' of all agents, '0' of one   12 name of that agent   13 when the turn is due, in milliseconds
---       14 the command that publishes (_publish.lua)   then for 'open' the ids of the messages
+-- ARGV  action: 'open', for stored messages; 'retry', to make turns due now; 'wait', to make them wait; 'drop', to end them
+--       all_agents: '1' of all agents, '0' of one
+--       agent: name of that one
+--       due: when the turn is due, in milliseconds
+--       publish_command: the command that publishes (_publish.lua)
+--       ids: for 'open', of the messages
 --
 -- Returns {revision, number of changed turns}; or {'messages'} if none of the messages exists, {'turns'} (of too many agents),
 -- {'revision', current} | {'missing'} | {'run'} | {'late', …}; then nothing was written.

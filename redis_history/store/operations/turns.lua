@@ -1,6 +1,6 @@
 -- Reads the turns of a conversation. After _declared.lua.
 --
--- KEYS  1 state (hash)
+-- KEYS  state: hash
 --
 -- Returns {its turns as in field P of the state (see _turns.lua), without deleted messages, or ''; its owner (field U) or ''}.
 local state = KEY.state

@@ -1,8 +1,8 @@
 -- Removes conversations without open requests for approval from a list of those that have some (lua/_approvals.lua), such as
 -- expired ones; from the list of an owner or an agent also those that belong to another one.
 --
--- KEYS  1 the list (sorted set), then the state (hash) of each conversation
--- ARGV  their names, in the same order
+-- KEYS  list: sorted set; states: one hash for each conversation
+-- ARGV  names: of the conversations, in the same order
 --
 -- Returns how many were removed.
 local gone, kind, digest = 0, string.match(KEY.list, ':([uv])(%x+)$')

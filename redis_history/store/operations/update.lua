@@ -1,10 +1,14 @@
 -- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
--- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>'
---       to end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a
---       decision on a request that is open, and whose message has the content of this revision
---       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
---       14 its usage (see _usage.lua) or ''   15 on: the fields and values of its search document, if there is one
+-- ARGV  condition: also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>' to
+--         end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a decision on a
+--         request that is open, and whose message has the content of this revision
+--       field: of the state, for this message
+--       id: of the message
+--       head: characters, flags, header byte and tool marks
+--       rest: of the body
+--       usage: (see _usage.lua) or ''
+--       document: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message (unchanged if it has this content already),
 -- or {'contents'} if a large content is missing, so the caller must write it again;

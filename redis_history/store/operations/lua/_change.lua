@@ -1,13 +1,18 @@
 -- Shared by all writing scripts.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
--- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'run:…' or ''   4 length of the change log
---       5 name in the registry   6 time to live in milliseconds or ''
---       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
---         with a minus: an earlier copy may have been executed
---       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and
---         'c' in a cluster; ';' and the milliseconds for which the audit trail keeps changes, if there is one; a line break and who
---         makes the change, if the caller says it
+-- KEYS  state: hash; messages: sorted set; log: the change log, a list; registry: sorted set
+-- ARGV  token: of this change
+--       expected_revision: or ''
+--       condition: 'exists', 'absent', 'run:…' or ''
+--       log_length: of the change log
+--       name: in the registry
+--       ttl: the time to live in milliseconds, or ''
+--       sent: when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known; with
+--         a minus: an earlier copy may have been executed
+--       publishing: '', or the command that publishes the change (_publish.lua)
+--       flags: '1' if the caller waits until its writes are durable, and 'c' in a cluster; ';' and the milliseconds for which the
+--         audit trail keeps changes, if there is one; a line break and who makes the change, if the caller says it
+-- Then the keys and arguments of the script.
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
 -- by its absence, and a command on it may fail in the middle of the script. Dragonfly and Upstash take no undeclared keys at
