@@ -1,14 +1,29 @@
 """Rules for the source of the Lua scripts, which also run on Lua 5.4 and on servers that take declared keys only."""
 
+import inspect
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 import redis_history
-from redis_history.store.operations.scripts import SCRIPTS, with_key_locking
+from redis_history.store.operations.append import TRIM
+from redis_history.store.operations.base import SENT
+from redis_history.store.operations.run import RUN
+from redis_history.store.operations.scripts import (
+    SCRIPTS,
+    Arguments,
+    Script,
+    check_names,
+    load_script,
+    pack_change,
+    with_key_locking,
+)
+from redis_history.store.operations.stream import GROW
+from redis_history.store.operations.turn import SEAT
 from tests.docs.pages import DOCS, rows, sections
 
 MANAGED = DOCS / "how-to" / "managed-servers.md"
@@ -111,3 +126,73 @@ def test_the_flag_of_upstash_is_the_first_line_of_a_script() -> None:
     assert locking.source == b"#!lua flags=allow-key-locking\n" + script.source
     assert locking.sha != script.sha
     assert with_key_locking(script) is locking
+
+
+def _names(script: Script) -> set[str]:
+    """The names of its own arguments."""
+    packers = script.args.args[0].values() if isinstance(script.args, partial) else [script.args]
+    return {name for one in packers for name in inspect.signature(one).parameters}
+
+
+def test_arguments_are_packed_in_the_order_of_their_declaration() -> None:
+    assert SEAT.args(lasts=b"3", run_id=b"1", most=b"2") == [b"1", b"2", b"3"]
+    assert b"= KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]" in SEAT.source
+    assert Arguments.of("a b? *rest").packer("")(b=b"2", rest=[b"3", b"4"], a=b"1") == [b"1", b"2", b"3", b"4"]
+    end = {"lease": b"R", "fence": b"7", "run_id": b"id", "status": b"completed", "rest": b"0"}
+    assert RUN.args("end", **end) == [b"end", b"R", b"7", b"id", b"completed", b"0"]
+    assert RUN.args("end", **end, turn=b"done", taken=[b"m"])[6:] == [b"done", b"m"]
+
+
+def test_arguments_of_a_script_follow_those_of_all_changes() -> None:
+    values = {name: name.encode() for name in inspect.signature(pack_change).parameters}
+    header = pack_change(**values)
+    assert header[SENT] == b"sent"
+    assert b"ARGV[%d]" % len([*header, *TRIM.args(most_messages=b"1")]) in TRIM.source
+    assert b"sent = repeated and -ARGV[%d]" % (SENT + 1) in TRIM.source
+
+
+def test_missing_and_unknown_arguments_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"seat\.lua.*lasts"):
+        SEAT.args(run_id=b"1", most=b"2")
+    with pytest.raises(TypeError, match=r"seat\.lua.*fence"):
+        SEAT.args(run_id=b"1", most=b"2", lasts=b"3", fence=b"4")
+    with pytest.raises(TypeError, match="missing before"):
+        GROW.args(offset=b"0", records=b"", fence=b"R1:id")
+    with pytest.raises(TypeError, match="reason"):
+        RUN.args("stop", lease=b"R", stopped=b"id", expired_too=b"0")
+
+
+def test_a_script_uses_exactly_the_names_that_are_declared() -> None:
+    with pytest.raises(ValueError, match=r"ring\.lua: not declared: ARG\.agent$"):
+        load_script("ring", "_declared", keys="state")
+    with pytest.raises(ValueError, match=r"ring\.lua: not declared: KEY\.state$"):
+        load_script("ring", "_declared", args="agent")
+    with pytest.raises(ValueError, match=r"ring\.lua: declared, but not used: ARG\.owner$"):
+        load_script("ring", "_declared", args="agent owner", keys="state")
+    with pytest.raises(ValueError, match=r"turn\.lua: not declared: .*START\.ids"):
+        load_script("turn", args="action")
+    with pytest.raises(ValueError, match="two of"):
+        load_script("budget", args="action", actions={"end": "id", "set": "limits id"}, keys="budget")
+    with pytest.raises(ValueError, match="two of"):
+        load_script("ring", "_declared", args="agent agent", keys="state")
+
+
+@pytest.mark.parametrize(
+    "code", ["return ARGV[1]", "redis.call('DEL', KEYS[12])", "unpack(ARGV, 8)", "for i = 3, #ARGV do", "#KEYS > 4"]
+)
+def test_a_number_in_place_of_a_name_is_refused(code: str) -> None:
+    with pytest.raises(ValueError, match=r"x\.lua: declare a name"):
+        check_names("x", code.encode(), {})
+    for harmless in ("ARGV[START.ids + 1]", "for i = 1, #KEYS do", "for i = START.ids, #ARGV, 2 do", "ARGV[i + 1]"):
+        check_names("x", harmless.encode(), {b"START.ids": b"3"})
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_header_of_a_script_describes_its_arguments(name: str) -> None:
+    if name == "page_archived":  # it refers to page.lua
+        name = "page"
+    [path] = [one for one in SCRIPT_FILES if one.stem == name]
+    header = re.match("(?:--.*\n)*", path.read_text())
+    assert header is not None
+    described = re.findall(r"((?:\w+, )*\w+): ", header[0])
+    assert not _names(SCRIPTS[name]) - {one for names in described for one in names.split(", ")}

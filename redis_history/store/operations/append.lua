@@ -1,15 +1,17 @@
 -- Appends messages as one change, or replaces all messages with them, including archived ones. Validates first, writes
 -- last: all or nothing. Code that most appends do not need is in _append.lua. After _change.lua.
 --
--- ARGV  10 '1' to replace all messages; '2' to remove everything above a cap in this call; with a 'w' behind it, a message asks
---       for approval   11 most messages or ''
---       12 how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length (uint16) of
---       MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer, and that;
---       then for each message with usage its index (uint16), the length of its usage as a byte, and that (see _usage.lua);
---       13 and so on: three for each message, ids distinct: the field of
---       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
---       one, and the length of that as a byte; the rest of the body, which begins with the id;
---       then, with search, for each message its document: how many fields and values, and these
+-- KEYS  further: large contents of the messages, and keys that the script has asked for
+-- ARGV  how: '1' to replace all messages; '2' to remove everything above a cap in this call, else '0'; with a 'w' behind it, a
+--         message asks for approval
+--       most_messages: or ''
+--       totals: how many messages (uint16), their characters and tokens (uint64 each); then, if there is more, the length
+--         (uint16) of MessagePack of the agent's name, the time in milliseconds and the id of a message that asks for an answer,
+--         and that; then for each message with usage its index (uint16), the length of its usage as a byte, and that (see
+--         _usage.lua)
+--       messages: three values for each, ids distinct: the field of its place; its head, which is characters, flags, header byte,
+--         tool marks, then its timestamp in microseconds, if it has one, and the length of that as a byte; the rest of the body,
+--         which begins with the id; then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns {revision, sequence, timestamp}: of the change, of its first message, the first of the server's clock; then 1 if pinned
 -- messages alone exceed the cap;
@@ -20,9 +22,9 @@
 -- or {'contents'} if a large content is missing, so the caller must write it again;
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'turns'} (of too many agents) | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 13, 3, 10
-local replace = sub(ARGV[10], 1, 1) == '1'
-local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
+local FIRST, WIDTH, FIELDS = START.messages, 3, 10
+local replace = sub(ARG.how, 1, 1) == '1'
+local count, characters, tokens = struct.unpack('>I2I8I8', ARG.totals)
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
 for i = 2, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
@@ -49,23 +51,23 @@ if journal then
 end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
-local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
+local excess = ARG.most_messages ~= '' and (known[5] or 0) + count > tonumber(ARG.most_messages)
 local large = false
-local unusual = replace or byte(ARGV[10], 2) or open or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
+local unusual = replace or byte(ARG.how, 2) or open or not epoch or lives or asks or old_entries or excess or sent > now or ARG.expected_revision ~= '' or ARG.condition ~= '' or ARG.ttl ~= ''
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
-if #KEYS > 4 then -- large contents, or keys that an earlier copy has asked for
+if #KEYS >= START.further then -- large contents, or keys that an earlier copy has asked for
   for i = 1, count do
     if byte(ARGV[FIRST + (i - 1) * WIDTH + 1], 4) >= 8 then large = true end
   end
   unusual = unusual or large
 end
 local usage_at = 18
-if #ARGV[12] > 18 then usage_at = 20 + struct.unpack('>I2', ARGV[12], 19) end
+if #ARG.totals > 18 then usage_at = 20 + struct.unpack('>I2', ARG.totals, 19) end
 if usage_at > 20 then
 -- include _turns
-  owed.begin_asking(cmsgpack.unpack(sub(ARGV[12], 21, usage_at)))
+  owed.begin_asking(cmsgpack.unpack(sub(ARG.totals, 21, usage_at)))
   unusual = unusual or owed.refused
 end
 local searched = #ARGV >= FIRST + WIDTH * count
@@ -76,9 +78,9 @@ end
 if unusual or searched then
 -- include _document
 end
-if #ARGV[12] > usage_at then
+if #ARG.totals > usage_at then
 -- include _usage
-  usage.read(ARGV[12], usage_at + 1)
+  usage.read(ARG.totals, usage_at + 1)
 end
 if unusual or owner or agent or forked or usage or owed then
 -- include _declared _lists
@@ -98,18 +100,18 @@ do -- because a script has at most 200 locals at a time
   if refusal then return ended(refusal) end
 end
 if owed and owed.refused then return ended({'turns'}) end
-if excess and sub(ARGV[10], 1, 1) == '0' and (known[5] or 0) - ARGV[11] > 100 then return {'trim'} end -- a backlog leaves before
+if excess and sub(ARG.how, 1, 1) == '0' and (known[5] or 0) - ARG.most_messages > 100 then return {'trim'} end -- a backlog leaves before
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 do
   local needed
-  if excess or replace or lives or ARGV[6] ~= '' then
+  if excess or replace or lives or ARG.ttl ~= '' then
     use_archives()
     local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
     needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~'), excess or replace))
   elseif owners then
     needed = lists_of(owners)
   end
-  if byte(ARGV[10], 2) or open then
+  if byte(ARG.how, 2) or open then
     needed, approvals.marked = needed or {}, {} -- messages with calls or results
     for _, list in ipairs(approvals.keys({owner, agent})) do needed[#needed + 1] = list end
   end
@@ -213,7 +215,7 @@ hset[8], hset[10], hset[12] = sequence, stamp > first_stamp and stamp - 1 or kno
 
 if earliest then hset[next_field], hset[next_field + 1] = 'F', pack('>i7i7', earliest, latest) end
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
-excess = excess and held - ARGV[11] or 0
+excess = excess and held - ARG.most_messages or 0
 local one = added == 1 and not replace and excess <= 0 and stamped
 local newest_entry = head_of_entry(replace and KIND.RESTORED or one and KIND.APPENDED_ONE or KIND.APPENDED, one and times[1] or now)
 local entry = one and pack(sequence < 65536 and '>I2' or '>I4', sequence) or {sequence - added + 1, times, {}, {}}
@@ -224,7 +226,7 @@ if not epoch then
 end
 -- Which ids a cap removes is known when the messages are in; so the log is written later then.
 if excess <= 0 then write_log(newest_entry, entry) end
-if not epoch and ARGV[6] == '' then redis.call('PERSIST', registry) end
+if not epoch and ARG.ttl == '' then redis.call('PERSIST', registry) end
 local pending = replace and epoch and empty_before(newest_entry, excess > 0)
 if replace then hset[#hset + 1], hset[#hset + 2] = 'h', revision end
 if new_period then hset[#hset + 1], hset[#hset + 2] = 'p', pack('>I4I6I6', period, at_its_start, at_start_before) end
@@ -242,21 +244,21 @@ end
 redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
 if large then
-  for _, one in ipairs(contents.linked) do contents.set(state, one[1], one[2], now, ARGV[6] ~= '' and ARGV[6] or lives) end
+  for _, one in ipairs(contents.linked) do contents.set(state, one[1], one[2], now, ARG.ttl ~= '' and ARG.ttl or lives) end
 end
 if usage then usage.count(usage.given, {owner, agent}) end
 if #documents > 0 then
-  local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
+  local ttl, prefix = ARG.ttl ~= '' and ARG.ttl or lives, documents_of(generation)
   local ends = ttl and document_ends(now, ttl)
   for _, of in ipairs(documents) do document(prefix, generation, of[1], of[2], of[3], of[4], ends, true) end
 end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
-if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARGV[6] ~= '') then
+if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARG.ttl ~= '') then
   for _, one in ipairs(approvals.marked) do approvals.note(one[1], one[2], one[3], one[4]) end
-  approvals.keep({owner, agent}, ARGV[6] ~= '' and ARGV[6] or lives, replace or excess > 0)
+  approvals.keep({owner, agent}, ARG.ttl ~= '' and ARG.ttl or lives, replace or excess > 0)
 end
-if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
+if ARG.ttl ~= '' or lives then live(ARG.ttl, now, lives, generation, archives_end) end
 if owed and owed.asked and added > 0 then owed.finish_asking(math.floor(now / 1000)) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end

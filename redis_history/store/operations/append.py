@@ -34,8 +34,8 @@ from redis_history.values.wire import STREAMING, encode_body, placed
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Space, StoredMessage
 
-APPEND: Final = load_script("append", "_change")
-TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
+APPEND: Final = load_script("append", "_change", args="how most_messages totals *messages", keys="*further")
+TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim", args="most_messages")
 
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md). Bytes without large
 #: contents, which no script gets, and with them.
@@ -61,7 +61,7 @@ class _Adding(Write[T], frozen=True):
     asking: Asking | None = None
 
     def _send(self, settings: Settings, how: bytes) -> Steps[Any]:
-        """The steps of one call of the script. `how`: its argument 10."""
+        """The steps of one call of the script. `how`: its argument of this name."""
         # A reply is indexed when it ends.
         begins = bool(self.entries and self.entries[0].flags & STREAMING)
         indexed = settings.indexed and not begins
@@ -91,7 +91,7 @@ class _Adding(Write[T], frozen=True):
             asking = b"" if self.asking is None else self.asking.packed(self.entries[0].message.id)
             totals += len(asking).to_bytes(2, "big") + asking + usages
         asks = any(may_ask(entry.tools) for entry in self.entries)
-        args = [how + b"w" if asks else how, most, totals, *rest]
+        args = APPEND.args(how=how + b"w" if asks else how, most_messages=most, totals=totals, messages=rest)
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
         drop = drop_forks if how == b"1" else None
@@ -168,7 +168,7 @@ class Append(_Adding[list[Appended]], frozen=True):
         op, removed = self, 1
         while removed:
             trim = replace(op, token=new_token())
-            args = [b"%d" % (settings.max_messages or 0)]
+            args = TRIM.args(most_messages=b"%d" % (settings.max_messages or 0))
             revision, removed = yield from trim.send(trim.script_call(TRIM, settings, args, trim._trimmed), settings)
             if removed and op.precondition.expected_revision is not None:  # this call has made that change
                 op = replace(op, precondition=replace(op.precondition, expected_revision=revision))

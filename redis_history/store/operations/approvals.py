@@ -40,8 +40,8 @@ from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.pairing import pairing
 from redis_history.values.pairs import digest_of_call
 
-REQUESTS: Final = load_script("requests", "_member", "_locate", "_requests")
-UNLIST: Final = load_script("unlist")
+REQUESTS: Final = load_script("requests", "_member", "_locate", "_requests", keys="state messages")
+UNLIST: Final = load_script("unlist", args="*names", keys="list *states")
 
 _logger = logging.getLogger("redis_history")
 
@@ -247,7 +247,7 @@ class ListApprovals(Struct, Op[list[Approval]], frozen=True, kw_only=True):
             one = yield from ReadOpen(conversation_id).whole(reply, settings)
             if not one.requests or not self._lists(one):
                 state = settings.keyspace.conversation(conversation_id).state
-                stale.append(Call(UNLIST, (key, state), [name], as_is))
+                stale.append(Call(UNLIST, (key, state), UNLIST.args(names=[name]), as_is))
             elif self.has(one):
                 found.append([request.approval for request in one.requests])
         return found

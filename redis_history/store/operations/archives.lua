@@ -1,14 +1,15 @@
 -- Lists the archives of a conversation, in pages. After _member.lua and _archive.lua.
 --
--- KEYS  1 state (hash)
--- ARGV  1 the revision up to which archives are known, '0' for all   2 most blocks of the index to read
+-- KEYS  state: hash
+-- ARGV  known_up_to: the revision up to which archives are known, '0' for all
+--       blocks: most blocks of the index to read
 --
 -- Returns {time to live in milliseconds or '', the highest sequence, usage by day (see _usage.lua) or 0, 1 if there are more archives, 1 if erased summaries must be
 -- removed first (scrub.lua), then for each archive, oldest first: its revision, its token, the id of the summary that
 -- replaced its messages ('' if that was removed), the id of the summary that this replaced ('' if it never existed or
 -- was removed), and the time and the sequence of its own summary}; {} for a missing conversation.
 use_archives()
-local state, known_up_to, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local state, known_up_to, most = KEY.state, tonumber(ARG.known_up_to), tonumber(ARG.blocks)
 local known = redis.call('HMGET', state, 'e', 'l', 'q', '%')
 if not known[1] then return {} end
 local blocks, read = archive_index.blocks(state), 0

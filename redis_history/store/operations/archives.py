@@ -15,8 +15,8 @@ from redis_history.store.operations.settings import Settings
 from redis_history.values import Position
 from redis_history.values.usage import Numbers, read_days
 
-ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
-SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", "_contents", *PLACES)
+ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive", args="known_up_to blocks", keys="state")
+SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", "_contents", *PLACES, keys="state copy")
 
 #: Blocks of the index that are read together: some 2 ms of the server's time.
 _BLOCKS: Final = 10
@@ -57,7 +57,8 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
         more = True
         while more:
             last = archives[-1].number if archives else 0
-            found = yield Call(ARCHIVES, (keys.state,), [b"%d" % last, b"%d" % _BLOCKS], _decode)
+            args = ARCHIVES.args(known_up_to=b"%d" % last, blocks=b"%d" % _BLOCKS)
+            found = yield Call(ARCHIVES, (keys.state,), args, _decode)
             if found is None:
                 return None
             layout: Layout

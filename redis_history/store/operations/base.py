@@ -26,7 +26,7 @@ from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
 from redis_history.store.operations.keys import ConversationKeys, Keyspace
-from redis_history.store.operations.scripts import Script, with_key_locking
+from redis_history.store.operations.scripts import CHANGE, Script, pack_change, with_key_locking
 from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Packed, Precondition, RunFence
 from redis_history.values import Message
@@ -49,8 +49,8 @@ _W = TypeVar("_W", bound="Write[Any]")
 #: a backend of Redis executes, and receive the outcome, the list of outcomes, whether the upkeep was done, or None.
 Steps = Generator[Any, Any, T]
 
-#: The argument of writing scripts for the time when the call was first sent.
-SENT: Final = 6
+#: Places of the arguments of writing scripts that are set later, such as the time when the call was first sent.
+CONDITION, TTL, SENT = map(CHANGE.names.index, ("condition", "ttl", "sent"))
 #: Milliseconds until a large content that no script has linked expires.
 CONTENT_LASTS_MS: Final = b"60000"
 #: How often a call sends its large contents again, because the server has lost them before its script ran.
@@ -320,8 +320,18 @@ def change_header(
     length, ttl, kept = settings.header
     if by is not None:
         kept += b"\n" + by.encode()
-    condition = (b"", b"") if precondition is ANY else _condition(precondition)
-    return [token.encode(), *condition, length, keys.name, ttl, b"0", settings.publishing, kept]
+    revision, condition = (b"", b"") if precondition is ANY else _condition(precondition)
+    return pack_change(
+        token=token.encode(),
+        expected_revision=revision,
+        condition=condition,
+        log_length=length,
+        name=keys.name,
+        ttl=ttl,
+        sent=b"0",
+        publishing=settings.publishing,
+        flags=kept,
+    )
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:

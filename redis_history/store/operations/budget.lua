@@ -3,13 +3,16 @@
 -- reservation and each new limit raises the version. A run counts its usage before its reservation ends. So whoever has read
 -- the usage at the present version has seen the usage of every run without a reservation.
 --
--- KEYS  1 budget (hash)
--- ARGV  1 action   then its arguments:
---   set   2 token   3 the limits, a MessagePack array: tokens, billionths of the cost (each may be nil), period, tokens and
---         billionths that a run reserves; '' removes the budget
---   read
---   take  2 run id   3 milliseconds until the reservation ends by itself   4 version   5, 6 used tokens and billionths of the cost
---   end   2 run id
+-- KEYS  budget: hash
+-- ARGV  action: 'set', 'read', 'take' or 'end'
+--   set    id: a token
+--          limits: a MessagePack array: tokens, billionths of the cost (each may be nil), period, tokens and billionths that a run
+--            reserves; '' removes the budget
+--   take   id: of the run
+--          lasts: milliseconds until the reservation ends by itself
+--          version: at which the usage was read
+--          tokens, cost: used tokens and billionths of the cost
+--   end    id: of the run
 --
 -- Returns {what, limits or '', version, number of reservations, now in milliseconds}: 'set', 'read', 'taken', 'none' (there is no
 -- budget), 'stale' (read the usage again), 'exceeded', or 'ended'. A run that has a reservation already is judged again, without
@@ -17,7 +20,7 @@
 --
 -- Fields: l  limits   v  version   R  the reservations, a MessagePack array of {run id, until when}   z  the tokens and run ids
 --   that late copies may still bring
-local key, action, id = KEYS[1], ARGV[1], ARGV[2]
+local key, action, id = KEY.budget, ARG.action, ARG.id
 local KEPT_IDS, TOMBSTONE = 64, 120000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -50,7 +53,7 @@ end
 
 if action == 'set' then
   if is_known(id) then return answer('set') end
-  limits, version = ARGV[3] ~= '' and ARGV[3] or nil, version + 1
+  limits, version = ARG.limits ~= '' and ARG.limits or nil, version + 1
   if limits then
     redis.call('HSET', key, 'l', limits)
     redis.call('PERSIST', key)
@@ -72,9 +75,9 @@ end
 if not limits then return answer('none') end
 if is_known(id) then return answer('stale') end
 if ended then save() end
-if version ~= tonumber(ARGV[4]) then return answer('stale') end
+if version ~= tonumber(ARG.version) then return answer('stale') end
 local limit = cmsgpack.unpack(limits)
-local tokens, cost = ARGV[5] + #others * limit[4], ARGV[6] + #others * limit[5]
+local tokens, cost = ARG.tokens + #others * limit[4], ARG.cost + #others * limit[5]
 if limit[1] and tokens >= limit[1] or limit[2] and cost >= limit[2] then
   if own then
     own, version = nil, version + 1
@@ -82,6 +85,6 @@ if limit[1] and tokens >= limit[1] or limit[2] and cost >= limit[2] then
   end
   return answer('exceeded')
 end
-own = {id, now + ARGV[3]}
+own = {id, now + ARG.lasts}
 save()
 return answer('taken')

@@ -1,9 +1,12 @@
 -- Reads the changes from a subscriber's cursor on, and the newest change. After _head.lua, _member.lua, _archive.lua,
 -- _locate.lua, _archived.lua and _live.lua.
 --
--- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
--- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
---       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster, or ''
+-- KEYS  state: hash; log: the change log, a list; messages: sorted set; further: keys that it asked for
+-- ARGV  first: the first revision to read, 0: the oldest
+--       most_entries: of the log
+--       most_bytes: bytes of content after which no further entry is read
+--       replies: for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a
+--         cluster, or ''
 --
 -- Returns {epoch, revision, head of the newest entry, field o of the state or '', revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
@@ -13,13 +16,13 @@
 -- and _live.lua.
 use_archives()
 use_places()
-local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
+local state, log, messages = KEY.state, KEY.log, KEY.messages
 local in_cluster = ARGV[#ARGV] == 'c'
 -- ask: the reply that asks for keys
 local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
-local asked = tonumber(ARGV[1])
+local asked = tonumber(ARG.first)
 local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary
@@ -104,7 +107,7 @@ local function content_of(entry, at)
 end
 
 local entries, bytes = {}, 0
-local most, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
+local most, budget = tonumber(ARG.most_entries), tonumber(ARG.most_bytes)
 local at = first - oldest
 while #entries < most and bytes < budget and at < length do
   for _, entry in ipairs(redis.call('LRANGE', log, at, at + math.min(16, most - #entries) - 1)) do
@@ -151,7 +154,7 @@ local replies = {}
 if listed_replies and at >= length then
   use_replies()
   local had = {}
-  for i = 4, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
+  for i = START.replies, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local contents = {'keys'}

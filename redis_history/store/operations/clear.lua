@@ -16,7 +16,7 @@ free()
 local newest = head_of_entry(KIND.CLEARED, now)
 write_log(newest, '')
 note_recent(seen, known[14], known[15])
-local pending = schedule_purge(known[5], known[3] + (known[6] or 0), ARGV[6] ~= '' and ARGV[6] or known[4])
+local pending = schedule_purge(known[5], known[3] + (known[6] or 0), ARG.ttl ~= '' and ARG.ttl or known[4])
 empty(seen)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'h', revision)
 local outcome = pending and {'pending', revision, pending} or revision

@@ -34,7 +34,15 @@ from redis_history.values.ranges import Ranges, good_ends, leaving, stays
 from redis_history.values.sizes import estimate_tokens
 from redis_history.values.wire import body_of, characters_of, digest_of
 
-COMPACT: Final = load_script("compact", *WRITING, *PLACES)
+COMPACT: Final = load_script(
+    "compact",
+    *WRITING,
+    *PLACES,
+    args=(
+        "epoch revision id head rest end_timestamp end_sequence held replaced characters tokens timestamp sequence "
+        "newest_sequence sequences field usage kept *ranks"
+    ),
+)
 
 #: Messages read together.
 _PAGE: Final = 1000
@@ -129,7 +137,7 @@ class Compact(Write[Compacted], frozen=True):
         epoch, revision, token, sequence, former, place, compaction = head
         found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
         if place is not None and compaction is not None and self.precondition.held_at(int(compaction)):
-            args = [own, entry.message.id.encode()]
+            args = FIND.args(field=own, id=entry.message.id.encode())
             member = yield from read(Call(FIND, (keys.state, keys.messages), args, as_is), settings)
             if member is not None and body_of(member) == b"".join(split(entry.body)[:2]):
                 return found  # done before: the script returns its outcome
@@ -211,31 +219,29 @@ class Compact(Write[Compacted], frozen=True):
         last = leaving[-1].position if leaving else Position(0, 0)
         assert last is not None  # noqa: S101
         runs = [rank for run in found.runs for rank in run] if leaving else []
-        numbers = (
-            self.through.timestamp,
-            self.through.sequence + 1,
-            found.held,
-            len(leaving),
-            found.characters,
-            found.tokens,
-            *last,
-        )
         packed = entry.packed(zstd=settings.zstd)
-        args = [
-            found.epoch,
-            b"%d" % found.revision,
-            entry.message.id.encode(),
-            packed.head,
-            packed.rest,
-            *(b"%d" % number for number in numbers),
-            b"" if found.tail is None else b"%d" % found.tail.sequence,
-            _sequences(leaving, found.former),
-            field_of(entry.message.id),
-            entry.usage,
-            b"%d" % (len(runs) // 2),
-            *(b"%d" % rank for rank in runs),
-        ]
         indexed = settings.indexed and bool(leaving)
+        args = COMPACT.args(
+            epoch=found.epoch,
+            revision=b"%d" % found.revision,
+            id=entry.message.id.encode(),
+            head=packed.head,
+            rest=packed.rest,
+            end_timestamp=b"%d" % self.through.timestamp,
+            end_sequence=b"%d" % (self.through.sequence + 1),
+            held=b"%d" % found.held,
+            replaced=b"%d" % len(leaving),
+            characters=b"%d" % found.characters,
+            tokens=b"%d" % found.tokens,
+            timestamp=b"%d" % last.timestamp,
+            sequence=b"%d" % last.sequence,
+            newest_sequence=b"" if found.tail is None else b"%d" % found.tail.sequence,
+            sequences=_sequences(leaving, found.former),
+            field=field_of(entry.message.id),
+            usage=entry.usage,
+            kept=b"%d" % (len(runs) // 2),
+            ranks=[b"%d" % rank for rank in runs],
+        )
         if indexed:
             args += document(entry.message, self.vectors[0] if self.vectors else b"")
         call = self.script_call(COMPACT, settings, args, packed=[packed])

@@ -28,7 +28,9 @@ from redis_history.values import Message
 from redis_history.values.beside import KEPT, Needed, PartialMessage, Reference, Value, references_in, unpacked
 from redis_history.values.wire import needed_of, whole
 
-FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, asks=True)
+FIND: Final = load_script(
+    "find", "_declared", "_member", "_archive", *PLACES, args="field id", keys="state messages", asks=True
+)
 
 #: Bytes of contents that are read together: some 2 ms of the server's time.
 _READ_BYTES: Final = 4_000_000
@@ -210,7 +212,10 @@ def _joined(conversation_id: str, message: PartialMessage, values: Sequence[Valu
 
 def _find(keys: ConversationKeys, ids: Sequence[str], settings: Settings) -> Steps[list[Message | None]]:
     """The messages as they are now."""
-    calls = [Call(FIND, (keys.state, keys.messages), [field_of(one), one.encode()], as_is) for one in ids]
+    calls = []
+    for one in ids:
+        args = FIND.args(field=field_of(one), id=one.encode())
+        calls.append(Call(FIND, (keys.state, keys.messages), args, as_is))
     members = yield from read_all(calls, settings)
     return [None if member is None else readable(member) for member in members]
 

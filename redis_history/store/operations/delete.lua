@@ -1,9 +1,10 @@
 -- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
 -- After _documents.lua and _archived.lua.
 --
--- ARGV  10 number of messages, their fields of the state, the distinct ids, then which summaries may stay although they
---       may quote these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so
---       that the caller can expand it; 'none' none
+-- ARGV  count: number of messages
+--       fields: of the state, one for each message; then the distinct ids; then which summaries may stay although they may quote
+--         these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so that the caller can
+--         expand it; 'none' none
 --
 -- There may be thousands of former summaries to remove, which takes longer than a script may. So this change only notes which
 -- they are (field E, see _archive.lua): from then on no reader sees them, and scrub.lua removes them little by little.
@@ -15,7 +16,7 @@ use_journal()
 use_documents()
 use_places()
 use_replies()
-local FIELDS_FIRST, KNOWN, count_asked = 11, 13, tonumber(ARGV[10])
+local FIELDS_FIRST, KNOWN, count_asked = START.fields, 13, tonumber(ARG.count)
 local quoting = ARGV[FIELDS_FIRST + 2 * count_asked]
 local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'N', 'u', 'g'}
 for i = FIELDS_FIRST, FIELDS_FIRST + count_asked - 1 do

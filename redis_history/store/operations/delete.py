@@ -21,8 +21,8 @@ from redis_history.store.writes import Precondition
 from redis_history.values._validation import check_list
 from redis_history.values.ids import check_conversation_id, check_message_id
 
-DELETE: Final = load_script("delete", *WRITING, *PLACES)
-DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING, "_empty")
+DELETE: Final = load_script("delete", *WRITING, *PLACES, args="count *fields")
+DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING, "_empty", args="log_lasts channel")
 
 #: How long subscribers can read the change log of a deleted conversation: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"
@@ -33,8 +33,8 @@ class _Removing(Write[T], frozen=True):
 
     def _call(self, settings: Settings, quoted: bytes) -> Call:
         ids = self.message_ids
-        args = [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids), quoted]
-        return self.script_call(DELETE, settings, args)
+        fields = [*map(field_of, ids), *map(str.encode, ids), quoted]
+        return self.script_call(DELETE, settings, DELETE.args(count=b"%d" % len(ids), fields=fields))
 
     def decode(self, reply: list[Any]) -> Any:
         if type(reply[0]) is bytes:
@@ -136,7 +136,8 @@ class DeleteConversation(Write[bool], frozen=True):
         keys = settings.keyspace.conversation(self.conversation_id)
         # The script cannot see subscribers at another node, which hear only published messages.
         channel = b"" if settings.publishes else settings.notifications + keys.log
-        call = self.script_call(DELETE_CONVERSATION, settings, [LOG_OUTLIVES_MS, channel])
+        args = DELETE_CONVERSATION.args(log_lasts=LOG_OUTLIVES_MS, channel=channel)
+        call = self.script_call(DELETE_CONVERSATION, settings, args)
         return self.send(call, settings, partial(purge_after, keys), drop=drop_forks)
 
     def decode(self, reply: list[Any]) -> bool:

@@ -1,7 +1,7 @@
 -- Removes everything of a conversation. After _change.lua, _documents.lua and _empty.lua.
 --
--- ARGV  10 milliseconds that the log outlives the conversation if there are subscribers
---       11 the channel of subscribers; '': they may have none
+-- ARGV  log_lasts: milliseconds that the log outlives the conversation if there are subscribers
+--       channel: of subscribers; '': they may have none
 --
 -- Returns {1} if it existed, {1, generation} if purge.lua must remove search documents, {0} if it did not exist,
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written. With forks under way: see with_forks.
@@ -20,8 +20,8 @@ local revision = tonumber(known[2] or 0)
 if not known[1] then return unchanged(seen, false, with_forks({0}, known[7])) end
 -- Without subscribers the log is removed too. If the server refuses the question, there may be subscribers.
 local function listeners()
-  if ARGV[11] == '' then return true end
-  local exact = redis.pcall('PUBSUB', 'NUMSUB', ARGV[11])
+  if ARG.channel == '' then return true end
+  local exact = redis.pcall('PUBSUB', 'NUMSUB', ARG.channel)
   local patterns = redis.pcall('PUBSUB', 'NUMPAT')
   return type(exact) ~= 'table' or exact.err or exact[2] ~= 0 or type(patterns) ~= 'number' or patterns ~= 0
 end
@@ -31,7 +31,7 @@ if turns then owed.forget(turns) end
 local last = head_of_entry(KIND.ENDED, clock())
 if watched or change.audit then write_log(last, {revision + 1}) end
 if watched then
-  redis.call('PEXPIRE', log, ARGV[10])
+  redis.call('PEXPIRE', log, ARG.log_lasts)
 else
   redis.call('UNLINK', log)
 end
@@ -51,11 +51,11 @@ for _, name in ipairs({'f', 'Z', 'N'}) do -- for late copies of calls that took 
   if value then staying[#staying + 1], staying[#staying + 2] = name, value end
 end
 start_over(seen, staying)
-redis.call('ZREM', registry, ARGV[5])
-for _, list in ipairs(approvals.lists_if_open(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
-for _, list in ipairs(lists_of(known_owners)) do redis.call('ZREM', list, ARGV[5]) end
-if ARGV[8] ~= '' then
+redis.call('ZREM', registry, ARG.name)
+for _, list in ipairs(approvals.lists_if_open(known_owners)) do redis.call('ZREM', list, ARG.name) end
+for _, list in ipairs(lists_of(known_owners)) do redis.call('ZREM', list, ARG.name) end
+if ARG.publishing ~= '' then
 -- include _publish
-  publish(ARGV[8], log, revision + 1)
+  publish(ARG.publishing, log, revision + 1)
 end
 return concluded(seen, false, with_forks({1, pending}, known[7]))

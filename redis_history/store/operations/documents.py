@@ -26,9 +26,17 @@ from redis_history.store.search.redisearch import document
 from redis_history.values import Message
 from redis_history.values.ids import new_token
 
-DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
-MARK: Final = load_script("mark", "_declared", "_member", "_archive", "_locate")
-PURGE: Final = load_script("purge", "_declared", "_member")
+DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES, args="epoch revision count *messages", keys="unfinished")
+MARK: Final = load_script(
+    "mark",
+    "_declared",
+    "_member",
+    "_archive",
+    "_locate",
+    args="name revision timestamp sequence",
+    keys="state messages unfinished",
+)
+PURGE: Final = load_script("purge", "_declared", "_member", args="name most", keys="work removed")
 
 #: Search documents removed together: some 3 ms of the server's time.
 PURGED_AT_ONCE: Final = b"500"
@@ -48,12 +56,13 @@ def write_documents(
     """Writes search documents of messages that have not changed since `revision`, and that were read in this `epoch`,
     or, if that is empty, appended with this token. The outcome is their number."""
     keys = settings.keyspace.conversation(conversation_id)
-    args = [*change_header(token, settings, keys), epoch.encode(), b"%d" % revision, b"%d" % len(ids)]
+    messages: list[bytes] = []
     for message_id in ids:
-        args += (field_of(message_id), message_id.encode())
+        messages += (field_of(message_id), message_id.encode())
     for fields in documents:
-        args += (b"%d" % len(fields), *fields)
-    return Call(DOCUMENTS, keys.writing, args, as_is)
+        messages += (b"%d" % len(fields), *fields)
+    args = DOCUMENTS.args(epoch=epoch.encode(), revision=b"%d" % revision, count=b"%d" % len(ids), messages=messages)
+    return Call(DOCUMENTS, keys.writing, [*change_header(token, settings, keys), *args], as_is)
 
 
 def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
@@ -69,7 +78,8 @@ def mark(keys: ConversationKeys) -> Steps[None]:
     extra: list[bytes] = []
     while progress:
         revision, timestamp, sequence = progress
-        args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
+        name = b"=" + keys.name
+        args = MARK.args(name=name, revision=revision, timestamp=timestamp, sequence=b"%d" % sequence)
         [reply] = yield [Call(MARK, (keys.state, keys.messages, keys.pending_work, *extra), args, as_is)]
         if reply and reply[0] == b"keys":
             extra += reply[1:]
@@ -99,7 +109,8 @@ def finish_work(settings: Settings) -> Steps[None]:
 def _renew(name: bytes, settings: Settings) -> Steps[None]:
     """Lets the documents of a long conversation end with it, in chunks."""
     keys = settings.keyspace.keys_of(settings.keyspace.name_to_id(name[1:]))
-    args = [*change_header(new_token(), settings, keys), b"", b"0", b"0", name]
+    args = DOCUMENTS.args(epoch=b"", revision=b"0", count=b"0", messages=[name])
+    args = [*change_header(new_token(), settings, keys), *args]
     left = True
     while left:
         [left] = yield [Call(DOCUMENTS, (*keys.writing, keys.pending_work), args, as_is)]
@@ -110,7 +121,7 @@ def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
     keys = (pending_work, pending_work + b":" + name)
     left = True
     while left:
-        [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]
+        [left] = yield [Call(PURGE, keys, PURGE.args(name=name, most=PURGED_AT_ONCE), as_is)]
 
 
 class WriteDocuments(OnConversation, Op[int | None], frozen=True):

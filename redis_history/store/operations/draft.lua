@@ -1,24 +1,28 @@
 -- Adds messages and fields to the draft of a conversation, which publish.lua makes visible, or removes them again. After
 -- _declared.lua, _member.lua, _contents.lua and _locate.lua.
 --
--- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive;
---       then the large contents of the messages that are added or removed, and the names of those of the draft (sorted set);
---       then the draft's ledger of usage (hash, see _usage.lua), if the page has usage
--- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
---       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
---       then how many fields of the state to set, then these and their values; the same for the ledger
---       then for each message to add: which of KEYS, score, member, field of the state and its value
+-- KEYS  state: of the draft, a hash
+--       sets: of messages (sorted sets) of this page: the live ones, or those of an archive; then the large contents of the
+--         messages that are added or removed, and the names of those of the draft (sorted set); then the draft's ledger of usage
+--         (hash, see _usage.lua), if the page has usage
+-- ARGV  page: 1 begins the draft
+--       lasts: milliseconds until it expires if it is not used
+--       archives: their number
+--       removed: how many messages to remove
+--       changes: for each of these: which of KEYS, timestamp, sequence, field of the state; then how many fields of the state to
+--         set, then these and their values; the same for the ledger; then for each message to add: which of KEYS, score, member,
+--         field of the state and its value
 --
 -- Returns 1; {'contents'} if a large content is missing, so the caller must write it again; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
 -- this is a late copy of an earlier page; then nothing was written. A repeated page has the same effect.
-local draft, page, lasts, archives, count_removed = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local draft, page, lasts, archives, count_removed = KEY.state, tonumber(ARG.page), ARG.lasts, ARG.archives, tonumber(ARG.removed)
 local before = tonumber(redis.call('HGET', draft, 'page') or 0)
 if before ~= page and before ~= page - 1 then return 0 end
 local fields = {'page', page, 'archives', archives}
 if page == 1 then -- a long value makes the hash a table, see append.lua
   fields[5], fields[6] = 'z', string.rep('z', 513)
 end
-local fields_at = 5 + 4 * count_removed
+local fields_at = START.changes + 4 * count_removed
 local ledger_at = fields_at + 1 + 2 * ARGV[fields_at]
 for i = fields_at + 1, ledger_at - 1 do fields[#fields + 1] = ARGV[i] end
 local added_at, noted = ledger_at + 1 + 2 * ARGV[ledger_at], {}
@@ -45,7 +49,7 @@ for i = added_at, #ARGV, 5 do
 end
 if #names > 0 and contents.lacks(state, names) then return {'contents'} end
 in_slices('HSET', draft, fields)
-for at = 5, fields_at - 1, 4 do
+for at = START.changes, fields_at - 1, 4 do
   local key, timestamp, sequence, field = KEYS[tonumber(ARGV[at])], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
   local member = locate(key, timestamp, sequence)
   if member then

@@ -15,6 +15,7 @@ from redis_history.store.memory.space import Space
 from redis_history.store.memory.usage import owner_of
 from redis_history.store.operations.archives import Archive
 from redis_history.store.operations.base import (
+    TTL,
     Call,
     OnConversation,
     Op,
@@ -38,10 +39,24 @@ from redis_history.values.times import to_microseconds
 from redis_history.values.usage import Numbers, day_of, pack_days, usage_numbers
 from redis_history.values.wire import encode_member
 
-DRAFT: Final = load_script("draft", "_declared", "_member", "_contents", "_locate")
-DROP: Final = load_script("drop")
-FORKS: Final = load_script("forks")
-PUBLISH: Final = load_script("publish", *WRITING, "_empty")
+DRAFT: Final = load_script(
+    "draft",
+    "_declared",
+    "_member",
+    "_contents",
+    "_locate",
+    args="page lasts archives removed *changes",
+    keys="state *sets",
+)
+DROP: Final = load_script("drop", args="how lasts", keys="state")
+FORKS: Final = load_script("forks", args="begins id token lasts", keys="state")
+PUBLISH: Final = load_script(
+    "publish",
+    *WRITING,
+    "_empty",
+    args="page created_at updated_at revision live_count archive_count *counts",
+    keys="draft live *archives",
+)
 
 #: Milliseconds until an abandoned draft is removed.
 _DRAFT_LASTS_MS: Final = b"600000"
@@ -67,7 +82,8 @@ class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
 
     def steps(self, settings: Settings) -> Steps[bool]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        args = [b"1" if self.begins else b"0", self.new_id.encode(), self.token.encode(), _FORK_LASTS_MS]
+        begins = b"1" if self.begins else b"0"
+        args = FORKS.args(begins=begins, id=self.new_id.encode(), token=self.token.encode(), lasts=_FORK_LASTS_MS)
         return (yield Call(FORKS, (keys.state,), args, bool))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> bool:
@@ -77,6 +93,11 @@ class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
             draft.source, draft.touched = self.conversation_id, time.time()
             space.drafts[self.token] = draft
         return exists
+
+
+def _page(page: int, archives: int, removed: int, changes: list[bytes]) -> list[bytes]:
+    numbers = {"archives": b"%d" % archives, "removed": b"%d" % removed}
+    return DRAFT.args(page=b"%d" % page, lasts=_DRAFT_LASTS_MS, **numbers, changes=changes)
 
 
 def drop_forks(forks: bytes, settings: Settings) -> Steps[None]:
@@ -111,11 +132,11 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         used = [archive for archive, _, _ in self.removed] + [archive for archive, _ in self.entries]
         sets = list(dict.fromkeys(used))
         at = {archive: b"%d" % number for number, archive in enumerate(sets, 2)}
-        args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % self.archives, b"%d" % len(self.removed)]
+        changes: list[bytes] = []
         for archive, message_id, (timestamp, sequence) in self.removed:
-            args += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
+            changes += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
         ledger = [(field_of(one.message.id)[1:], self._counted(one)) for _, one in self.entries if one.usage]
-        args += (b"0", b"%d" % len(ledger), *(part for pair in ledger for part in pair))
+        changes += (b"0", b"%d" % len(ledger), *(part for pair in ledger for part in pair))
         packed: list[Packed] = []
         mark = bytes.fromhex(self.token[:6])
         for archive, entry in self.entries:
@@ -124,7 +145,8 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
             form = entry.packed(zstd=settings.zstd)
             packed.append(form)
             member = encode_member(sequence, entry.characters, form.flags, timestamp, form.body)
-            args += (at[archive], b"%d" % timestamp, member, field_of(entry.message.id), place + entry.tools)
+            changes += (at[archive], b"%d" % timestamp, member, field_of(entry.message.id), place + entry.tools)
+        args = _page(self.page, self.archives, len(self.removed), changes)
         draft = keys.draft(self.token)
         call = Call(DRAFT, (draft, *(_set_of(keys, self.token, one) for one in sets)), args, as_is)
         call = with_contents(call, keys, packed, settings)
@@ -164,7 +186,8 @@ class DropDraft(OnConversation, Op[None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        call = Call(DROP, (keys.draft(self.token),), [b"refuse" if self.refuses else b"drop", _DRAFT_LASTS_MS], as_is)
+        how = b"refuse" if self.refuses else b"drop"
+        call = Call(DROP, (keys.draft(self.token),), DROP.args(how=how, lasts=_DRAFT_LASTS_MS), as_is)
         [archives] = yield [call]
         sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
         if sets:
@@ -178,7 +201,7 @@ class DropDraft(OnConversation, Op[None], frozen=True):
         if beside:
             yield [plain(b"UNLINK", names)]
         if sets and not self.refuses:
-            yield [replace(call, args=[b"end", _DRAFT_LASTS_MS])]
+            yield [replace(call, args=DROP.args(how=b"end", lasts=_DRAFT_LASTS_MS))]
 
     def apply(self, space: Space) -> None:
         space.drop_draft(self.token, refuses=self.refuses)
@@ -252,22 +275,26 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             # A part of the draft, so that the script that publishes it has little to do. If it is refused, so is that,
             # or an earlier copy of this call has published the draft.
             page += 1
-            given = [b"%d" % page, _DRAFT_LASTS_MS, b"%d" % len(self.archives), b"0", b"%d" % len(index)]
-            yield Call(DRAFT, (draft,), [*given, *(part for pair in index for part in pair), b"0"], bool)
+            changes = [b"%d" % len(index), *(part for pair in index for part in pair), b"0"]
+            yield Call(DRAFT, (draft,), _page(page, len(self.archives), 0, changes), bool)
         filled = [(archive, held) for archive, held in self.archives if held.messages]
-        args = [
-            b"%d" % page,
-            *(b"" if time is None else b"%d" % to_microseconds(time) for time in moments),
-            b"%d" % record.revision,
-            b"%d" % self.live.messages,
-            b"%d" % len(filled),
-            *(b"%d" % held.messages for _, held in filled),
-            b"1" if self.noted else b"0",
-            *(part for pair in fields.items() for part in pair),
-        ]
+        created, updated = (b"" if time is None else b"%d" % to_microseconds(time) for time in moments)
+        args = PUBLISH.args(
+            page=b"%d" % page,
+            created_at=created,
+            updated_at=updated,
+            revision=b"%d" % record.revision,
+            live_count=b"%d" % self.live.messages,
+            archive_count=b"%d" % len(filled),
+            counts=[
+                *(b"%d" % held.messages for _, held in filled),
+                b"1" if self.noted else b"0",
+                *(part for pair in fields.items() for part in pair),
+            ],
+        )
         call = self.script_call(PUBLISH, settings, args)
         if ttl:
-            call.args[5] = ttl
+            call.args[TTL] = ttl
         sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
         if self.noted:
             sets.append(ledger_of(keys, self.token))

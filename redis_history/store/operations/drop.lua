@@ -2,14 +2,14 @@
 -- many: between 'drop' and 'end', or after 'refuse'. Until then the draft's state says how many there are, so that another one
 -- can do it if the caller is killed.
 --
--- KEYS  1 the draft's state (hash)
--- ARGV  1 'drop': its writer gives it up; 'end': its sets are gone; 'refuse': others drop it, and later pages of its
---       writer are refused for a while, even a first page
---       2 milliseconds until the state expires
+-- KEYS  state: of the draft, a hash
+-- ARGV  how: 'drop': its writer gives it up; 'end': its sets are gone; 'refuse': others drop it, and later pages of its writer are
+--         refused for a while, even a first page
+--       lasts: milliseconds until the state expires
 --
 -- Returns the number of its archives; nil if the draft was published or has expired.
 local REFUSED, GIVEN_UP = '-1', '-2' -- in place of the page
-local draft, how, lasts = KEYS[1], ARGV[1], ARGV[2]
+local draft, how, lasts = KEY.state, ARG.how, ARG.lasts
 local known = redis.call('HMGET', draft, 'page', 'archives')
 local page, archives = known[1], known[2]
 if how == 'end' then

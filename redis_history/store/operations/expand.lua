@@ -1,8 +1,11 @@
 -- Restores the messages that the live summary replaced, as one change. After _documents.lua, _archived.lua.
 --
--- ARGV  10 id of the summary   11 its field of the state   12 how to join live and archived messages: '' if either are few;
---       '1' if copy.lua has copied all to one set; '2' in this call, however many
---       13, 14, 15 with a copy: epoch, revision and sequence of its first page   16 the copy's own token
+-- ARGV  id: of the summary
+--       field: of the state, for the summary
+--       how: to join live and archived messages: '' if either are few; '1' if copy.lua has copied all to one set; '2' in this
+--         call, however many
+--       epoch, revision, sequence: with a copy, those of its first page
+--       copy_token: of the copy
 --
 -- Returns {revision, how many messages were restored, revision of the compaction, id of the summary that is live now or ''},
 -- {'stale', key of the archive} if a (new) copy is needed, {'unfinished'} if erased summaries must be removed first (scrub.lua),
@@ -11,14 +14,14 @@ use_journal()
 use_documents()
 use_places()
 local FEW, LOOKED_AT = 1000, 1000
-local id, copy = ARGV[10], sub(state, 1, -2) .. 'x'
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j', 'E')
+local id, copy = ARG.id, sub(state, 1, -2) .. 'x'
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'a', 'm', ARG.field, '^' .. id, 'h', 'q', 'u', 'g', 'j', 'E')
 local revision, place, compaction = tonumber(known[2] or 0), known[11], tonumber(known[12])
 local made, block, index
 if compaction then
   made, block, index = archive_index.with(state, compaction)
-  local names = {archive_of(state, made), ARGV[12] == '1' and copy or nil}
-  if ARGV[6] ~= '' or known[6] then -- a time to live is renewed
+  local names = {archive_of(state, made), ARG.how == '1' and copy or nil}
+  if ARG.ttl ~= '' or known[6] then -- a time to live is renewed
     for _, name in ipairs(contents_in(archives_due(known[6], known[9]), redis.call('HGET', state, '~'))) do
       names[#names + 1] = name
     end
@@ -56,16 +59,16 @@ local function appended(since)
 end
 
 local fresh
-if ARGV[12] == '1' then
-  if known[1] ~= ARGV[13] or known[13] and tonumber(known[13]) > tonumber(ARGV[14]) then return {'stale', archive} end
-  if redis.call('HGET', state, 'X') ~= ARGV[16] then return {'stale', archive} end
-  fresh = appended(tonumber(ARGV[15]))
+if ARG.how == '1' then
+  if known[1] ~= ARG.epoch or known[13] and tonumber(known[13]) > tonumber(ARG.revision) then return {'stale', archive} end
+  if redis.call('HGET', state, 'X') ~= ARG.copy_token then return {'stale', archive} end
+  fresh = appended(tonumber(ARG.sequence))
   if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale', archive} end
   -- The copy is complete: since the revision of its first page there were only appends, so all its members still exist, and
   -- their number is that of both sets.
   in_slices('ZADD', copy, fresh)
   if redis.call('ZCARD', copy) ~= count + live_count then return {'stale', archive} end
-elseif ARGV[12] == '' and count > FEW and live_count > FEW then
+elseif ARG.how == '' and count > FEW and live_count > FEW then
   return {'stale', archive}
 end
 
@@ -89,7 +92,7 @@ local newest = head_of_entry(KIND.EXPANDED, now)
 write_log(newest, {id, held})
 -- The messages are never empty and never removed before a RENAME: a node at which a slot is arriving refuses a command on two
 -- keys of which one is missing, even in the middle of a script.
-local larger = ARGV[12] == '1' and copy or live_count < count and archive
+local larger = ARG.how == '1' and copy or live_count < count and archive
 if larger == copy then
   redis.call('HDEL', state, 'X')
 elseif larger then
@@ -115,7 +118,7 @@ if index == 1 and block.count > 0 then -- the block has another name then
 end
 archive_index.write_block(state, block)
 archive_index.write_blocks(state)
-redis.call('HDEL', state, ARGV[11], '^' .. id, 's', 'm')
+redis.call('HDEL', state, ARG.field, '^' .. id, 's', 'm')
 if not rest then redis.call('HDEL', state, 'a') end
 local hset = {'r', revision, 'x', newest, 'u', now, 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
               'k', known[5] - math.ceil(own_c / 4) + k, 'h', revision}
@@ -126,7 +129,7 @@ end
 if former ~= '' and redis.call('HGET', state, '^' .. former) then set('s', former) else former = '' end
 if rest then set('m', known[10] - held + (made[OF.former_time] and 1 or 0)) end
 if generation then
-  set('j', note_move(known[17], revision, made[OF.first], made[OF.last], ARGV[6] ~= '' and ARGV[6] or known[6]))
+  set('j', note_move(known[17], revision, made[OF.first], made[OF.last], ARG.ttl ~= '' and ARG.ttl or known[6]))
 end
 redis.call('HSET', state, unpack(hset)) -- at most 22
 forget_documents(generation, {-sequence})

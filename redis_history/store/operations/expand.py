@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,8 +24,8 @@ from redis_history.store.search.redisearch import document
 from redis_history.store.writes import Precondition
 from redis_history.values.ids import check_conversation_id, check_message_id
 
-COPY: Final = load_script("copy")
-EXPAND: Final = load_script("expand", *WRITING, *PLACES)
+COPY: Final = load_script("copy", args="first last lasts held token", keys="source state copy")
+EXPAND: Final = load_script("expand", *WRITING, *PLACES, args="id field how epoch revision sequence copy_token")
 
 #: Attempts to make a staging copy, members copied together, and how long an unused copy stays.
 _COPIES: Final = 4
@@ -46,7 +47,7 @@ class Expand(Write[Expanded | None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Expanded | None]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        outcome: Expanded | bytes = yield from self._attempt(settings, keys, [b"", b"", b"", b"", b""])
+        outcome: Expanded | bytes = yield from self._attempt(settings, keys, b"")
         for attempt in range(_COPIES):
             if isinstance(outcome, Expanded) or outcome == b"unknown":
                 break
@@ -54,15 +55,24 @@ class Expand(Write[Expanded | None], frozen=True):
             token = b"%b.%d" % (self.token.encode(), attempt)
             begun = yield from _make_copy(keys, outcome, token)
             if begun is not None:
-                outcome = yield from self._attempt(settings, keys, [b"1", *begun, token])
+                outcome = yield from self._attempt(settings, keys, b"1", begun, token)
             if isinstance(outcome, bytes):
                 yield Upkeep(once([plain(b"UNLINK", keys.copy)]))
         if isinstance(outcome, bytes) and outcome != b"unknown":
-            outcome = yield from self._attempt(settings, keys, [b"2", b"", b"", b"", b""])
+            outcome = yield from self._attempt(settings, keys, b"2")
         return outcome if isinstance(outcome, Expanded) else None
 
-    def _attempt(self, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
-        args = [self.summary_id.encode(), field_of(self.summary_id), *prepared]
+    def _attempt(
+        self,
+        settings: Settings,
+        keys: ConversationKeys,
+        how: bytes,
+        begun: Sequence[bytes] = (b"", b"", b""),
+        token: bytes = b"",
+    ) -> Steps[Expanded | bytes]:
+        own, (epoch, revision, sequence) = self.summary_id.encode(), begun
+        copy = {"epoch": epoch, "revision": revision, "sequence": sequence, "copy_token": token}
+        args = EXPAND.args(id=own, field=field_of(self.summary_id), how=how, **copy)
         call = self.script_call(EXPAND, settings, args)
         after = partial(self._index_after, settings, keys) if settings.indexed else None
         outcome: Expanded | bytes = yield from self.send(call, settings, after)
@@ -120,7 +130,8 @@ def _make_copy(keys: ConversationKeys, archive: bytes, token: bytes) -> Steps[li
     for source in (archive, keys.messages):
         start, count = 0, _COPIED
         while count == _COPIED:
-            args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS, held, token]
+            first, last = b"%d" % start, b"%d" % (start + _COPIED - 1)
+            args = COPY.args(first=first, last=last, lasts=_COPY_LASTS_MS, held=held, token=token)
             [reply] = yield [Call(COPY, (source, keys.state, keys.copy), args, as_is)]
             if reply[0] < 0:
                 return None

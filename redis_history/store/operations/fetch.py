@@ -14,7 +14,16 @@ from redis_history.store.operations.settings import Settings
 from redis_history.values import Message
 from redis_history.values.wire import decode_members
 
-FETCH: Final = load_script("fetch", "_declared", "_member", "_archive", "_locate", asks=True)
+FETCH: Final = load_script(
+    "fetch",
+    "_declared",
+    "_member",
+    "_archive",
+    "_locate",
+    args="generation around *sequences",
+    keys="state messages *documents",
+    asks=True,
+)
 _logger = logging.getLogger("redis_history")
 
 
@@ -41,7 +50,8 @@ class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
         prefix = settings.keyspace.documents_of(self.conversation_id, self.generation)
         numbers = [b"%d" % sequence for sequence in self.sequences]
         declared = (keys.state, keys.messages, *map(prefix.__add__, numbers))
-        return Call(FETCH, declared, [self.generation, b"%d" % self.around, *numbers], self._decode)
+        args = FETCH.args(generation=self.generation, around=b"%d" % self.around, sequences=numbers)
+        return Call(FETCH, declared, args, self._decode)
 
     def completed(self, found: list[Fetched | None], settings: Settings) -> Steps[list[Fetched | None]]:
         if not self.contents:

@@ -1,11 +1,12 @@
 -- Finds a message by id, live or archived. After _archived.lua.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  1 its field of the state   2 id
+-- KEYS  state: hash; messages: sorted set
+-- ARGV  field: of the state, for this message
+--       id: of the message
 -- Returns its member, or nil; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, messages, field, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local state, messages, field, id = KEY.state, KEY.messages, ARG.field, ARG.id
 local place = redis.call('HGET', state, field)
 if not place then return nil end
 local timestamp, sequence = place_of(place)

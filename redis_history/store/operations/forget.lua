@@ -1,8 +1,8 @@
 -- Removes expired conversations from a registry, or from the list of an owner; from that also those which were created again,
 -- and have another owner.
 --
--- KEYS  1 registry or list (sorted set), then the state (hash) of each conversation
--- ARGV  their names, in the same order
+-- KEYS  list: the registry or list (sorted set); states: one hash for each conversation
+-- ARGV  names: of the conversations, in the same order
 --
 -- A delayed retry of a call to such a conversation may still arrive. So the registry's record of it (see look in
 -- _journal.lua) moves to a separate journal, as for a deleted conversation.
@@ -10,12 +10,12 @@
 local KEPT = 120000 -- milliseconds: two of the journal's periods
 local gone, time = 0, redis.call('TIME')
 local oldest = (time[1] * 1000 - KEPT) * 1000
-local kind, digest = string.match(KEYS[1], ':(.):(%x+)$')
+local kind, digest = string.match(KEY.list, ':(.):(%x+)$')
 for i, name in ipairs(ARGV) do
   local state = KEYS[i + 1]
   local epoch, user, agent, forked = unpack(redis.call('HMGET', state, 'e', 'U', 'A', 'B')) -- at most 4
   if not epoch then
-    local changed = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0)
+    local changed = tonumber(redis.call('ZSCORE', KEY.list, name) or 0)
     if changed > oldest then
       local journal = redis.call('HGET', state, 'g')
       if not journal then
@@ -23,10 +23,10 @@ for i, name in ipairs(ARGV) do
         redis.call('PEXPIRE', state, KEPT)
       end
     end
-    gone = gone + redis.call('ZREM', KEYS[1], name)
+    gone = gone + redis.call('ZREM', KEY.list, name)
   elseif kind then
     local owner = ({u = user, v = agent, f = forked})[kind]
-    if not owner or redis.sha1hex(owner) ~= digest then gone = gone + redis.call('ZREM', KEYS[1], name) end
+    if not owner or redis.sha1hex(owner) ~= digest then gone = gone + redis.call('ZREM', KEY.list, name) end
   end
 end
 return gone

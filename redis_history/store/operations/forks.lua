@@ -1,13 +1,15 @@
 -- Notes in a conversation that a fork of it begins or has ended, before the fork reads anything, so a removal knows all
 -- drafts that may have a copy of its messages. This does not change the conversation.
 --
--- KEYS  1 state (hash)
--- ARGV  1 '1' if the fork begins, '0' if it has ended   2 id of the new conversation   3 token of the draft
---       4 milliseconds after which a fork counts as dead, and its draft has expired
+-- KEYS  state: hash
+-- ARGV  begins: '1' if the fork begins, '0' if it has ended
+--       id: of the new conversation
+--       token: of the draft
+--       lasts: milliseconds after which a fork counts as dead, and its draft has expired
 --
 -- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 for a missing
 -- conversation.
-local state, begins, id, token, lasts = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3], tonumber(ARGV[4])
+local state, begins, id, token, lasts = KEY.state, ARG.begins == '1', ARG.id, ARG.token, tonumber(ARG.lasts)
 local known, time = redis.call('HMGET', state, 'e', 'N'), redis.call('TIME')
 if begins and not known[1] then return 0 end
 local now, kept = time[1] * 1000 + math.floor(time[2] / 1000), {}

@@ -25,8 +25,8 @@ from redis_history.values.contents import readable_text
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.times import from_microseconds, to_microseconds
 
-FORGET: Final = load_script("forget")
-POLL: Final = load_script("poll")
+FORGET: Final = load_script("forget", args="*names", keys="list *states")
+POLL: Final = load_script("poll", args="registries *known")
 _logger = logging.getLogger("redis_history")
 
 #: States read in one round trip.
@@ -339,7 +339,11 @@ class ReadMarks(Struct, Op[Marks], frozen=True):
     def steps(self, settings: Settings) -> Steps[Marks]:
         registries = settings.keyspace.registries()
         parts = [[registry] for registry in registries] if settings.cluster else [registries]
-        replies = yield [Call(POLL, (*part,), [b"%d" % len(part), *[b""] * len(part)], as_is) for part in parts]
+        calls = []
+        for part in parts:
+            args = POLL.args(registries=b"%d" % len(part), known=[b""] * len(part))
+            calls.append(Call(POLL, (*part,), args, as_is))
+        replies = yield calls
         return tuple(value for reply in replies for value in reply[1::2])
 
     def apply(self, space: Space) -> Marks:
@@ -388,7 +392,7 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
             _logger.error("a list leaves out a conversation: %s", error)
             continue
         if conversation is None or not op.lists(conversation):
-            stale.append(Call(FORGET, (registry, keys[at].state), [name], as_is))
+            stale.append(Call(FORGET, (registry, keys[at].state), FORGET.args(names=[name]), as_is))
         elif op.has(conversation):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
             if last and last[-1].status == "streaming":

@@ -1,37 +1,39 @@
 -- Marks search documents as archived or live, in steps, for the pending moves of the state ('j', see _archive.lua). It uses
 -- the present position of each message, so a step may run twice, or late. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)   then those that it asked for
--- ARGV  1 name in that hash   2 revision of the move where the last step stopped, or ''   3, 4 timestamp and sequence there
+-- KEYS  state: hash; messages: sorted set; unfinished: the unfinished work of the bucket, a hash; then those that it asked for
+-- ARGV  name: in `unfinished`
+--       revision: of the move where the last step stopped, or ''
+--       timestamp, sequence: where it stopped
 --
 -- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move is pending; or {'keys', ...}, which
 -- asks for an archive or documents, because the absence of a key that is not declared proves nothing while a slot moves.
 use_archives()
 use_places()
 local AT_ONCE = 50 -- 5 to 8 ms, because changed documents are indexed again
-local known = redis.call('HMGET', KEYS[1], 'i', 'j', 's')
+local known = redis.call('HMGET', KEY.state, 'i', 'j', 's')
 local revision, first, last, rest = string.match(known[2] or '', '^(%d+) (%-?%d+) (%-?%d+);(.*)$')
 if not known[1] or not revision then
-  if known[2] then redis.call('HDEL', KEYS[1], 'j') end
-  redis.call('HDEL', KEYS[3], ARGV[1])
+  if known[2] then redis.call('HDEL', KEY.state, 'j') end
+  redis.call('HDEL', KEY.unfinished, ARG.name)
   return {}
 end
 last = tonumber(last)
 -- Messages of an expansion are live, also those of a compaction that was expanded since.
-local archived = archive_index.with(KEYS[1], tonumber(revision))
-local set, standing = KEYS[2], nil
+local archived = archive_index.with(KEY.state, tonumber(revision))
+local set, standing = KEY.messages, nil
 if archived then
-  set = archive_of(KEYS[1], archived)
-  local ask = undeclared_archives(KEYS[1], {archived})
+  set = archive_of(KEY.state, archived)
+  local ask = undeclared_archives(KEY.state, {archived})
   if ask then return ask end
 elseif known[3] then -- the live summary shares the sequence of a message in its archive
-  standing = sequence_at(KEYS[1], known[3])
+  standing = sequence_at(KEY.state, known[3])
 end
 local timestamp, sequence = first, 0
-if ARGV[2] == revision then timestamp, sequence = ARGV[3], tonumber(ARGV[4]) end
+if ARG.revision == revision then timestamp, sequence = ARG.timestamp, tonumber(ARG.sequence) end
 local rank = rank_of(set, timestamp, sequence)
 local members = redis.call('ZRANGE', set, rank, rank + AT_ONCE - 1, 'WITHSCORES')
-local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. known[1] .. ':'
+local prefix = 'rhd2' .. string.sub(KEY.state, 4, -2) .. known[1] .. ':'
 local more, readable = #members == 2 * AT_ONCE, false
 local keys = {}
 for i = 1, #members, 2 do
@@ -58,9 +60,9 @@ if more then
   return {revision, string.format('%.0f', tonumber(timestamp)), sequence}
 end
 if rest ~= '' then
-  redis.call('HSET', KEYS[1], 'j', rest)
+  redis.call('HSET', KEY.state, 'j', rest)
   return {'', '', 0}
 end
-redis.call('HDEL', KEYS[1], 'j')
-redis.call('HDEL', KEYS[3], ARGV[1])
+redis.call('HDEL', KEY.state, 'j')
+redis.call('HDEL', KEY.unfinished, ARG.name)
 return {}

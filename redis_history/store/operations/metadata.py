@@ -50,7 +50,7 @@ class MergeMetadata(Revised, frozen=True):
         while True:
             seen: bytes = (yield plain(b"HGET", state, _METADATA)) or b""
             merged = msgspec.msgpack.encode(self._merged(self._decoded(seen)))
-            call = op.script_call(RECORD, settings, [_METADATA, _METADATA, merged, seen])
+            call = op.script_call(RECORD, settings, RECORD.args(fields=_METADATA, values=[_METADATA, merged, seen]))
             outcome: int | bytes = yield from op.send(call, settings)
             if isinstance(outcome, int):
                 return outcome

@@ -1,15 +1,16 @@
 -- Reads the messages of a window, ascending.
 --
--- KEYS  1 messages (sorted set)
--- ARGV  1 limit   2 '1': the last `limit` of the window, '0': the first
---       3, 4  lower bound: timestamp or '', sequence (the first position inside)
---       5, 6  upper bound: timestamp or '', sequence (the first position after the window)
+-- KEYS  messages: sorted set
+-- ARGV  limit: most messages
+--       newest: '1': the last `limit` of the window, '0': the first
+--       after, after_sequence: the first position inside the window: timestamp or '', sequence
+--       before, before_sequence: the first position after the window: timestamp or '', sequence
 -- Returns the members.
-local messages, limit = KEYS[1], tonumber(ARGV[1])
+local messages, limit = KEY.messages, tonumber(ARG.limit)
 local first, last = 0, redis.call('ZCARD', messages)
-if ARGV[3] ~= '' then first = rank_of(messages, ARGV[3], tonumber(ARGV[4])) end
-if ARGV[5] ~= '' then last = rank_of(messages, ARGV[5], tonumber(ARGV[6])) end
-if ARGV[2] == '1' then
+if ARG.after ~= '' then first = rank_of(messages, ARG.after, tonumber(ARG.after_sequence)) end
+if ARG.before ~= '' then last = rank_of(messages, ARG.before, tonumber(ARG.before_sequence)) end
+if ARG.newest == '1' then
   first = math.max(first, last - limit)
 else
   last = math.min(last, first + limit)

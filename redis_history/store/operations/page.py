@@ -36,8 +36,11 @@ from redis_history.values.wire import decode_member, decode_members, incomplete
 if TYPE_CHECKING:
     from redis_history.store.memory.space import ConversationState, Space
 
-PAGE_SCRIPT: Final = load_script("page", "_member", "_locate")
-PAGE_ARCHIVED: Final = load_script("page_archived", "_declared", "_member", "_archive", "_locate", asks=True)
+_WINDOW_ARGS: Final = "limit newest after after_sequence before before_sequence"
+PAGE_SCRIPT: Final = load_script("page", "_member", "_locate", args=_WINDOW_ARGS, keys="messages")
+PAGE_ARCHIVED: Final = load_script(
+    "page_archived", "_declared", "_member", "_archive", "_locate", args=_WINDOW_ARGS, keys="state messages", asks=True
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -208,10 +211,11 @@ def page_of(
 
 def _window(limit: int, newest: bool, after: Position | None, before: Position | None) -> list[bytes]:
     lower = None if after is None else after._replace(sequence=after.sequence + 1)
-    args = [b"%d" % limit, b"1" if newest else b"0"]
-    for bound in (lower, before):
-        args += (b"", b"") if bound is None else (b"%d" % bound.timestamp, b"%d" % bound.sequence)
-    return args
+    bounds: dict[str, bytes] = {}
+    for name, bound in (("after", lower), ("before", before)):
+        bounds[name] = b"" if bound is None else b"%d" % bound.timestamp
+        bounds[f"{name}_sequence"] = b"" if bound is None else b"%d" % bound.sequence
+    return PAGE_SCRIPT.args(limit=b"%d" % limit, newest=b"1" if newest else b"0", **bounds)
 
 
 class FindMessage(OnConversation, Read[Message | None], frozen=True):
@@ -222,7 +226,7 @@ class FindMessage(OnConversation, Read[Message | None], frozen=True):
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
-        args = [field_of(self.message_id), self.message_id.encode()]
+        args = FIND.args(field=field_of(self.message_id), id=self.message_id.encode())
         return Call(FIND, (keys.state, keys.messages), args, _decode)
 
     def completed(self, message: Message | None, settings: Settings) -> Steps[Message | None]:

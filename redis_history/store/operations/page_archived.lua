@@ -1,14 +1,14 @@
 -- Reads the messages of a window, live and archived. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   then archives that it asked for
+-- KEYS  state: hash; messages: sorted set; then archives that it asked for
 -- ARGV  as for page.lua
 -- Returns for each set: 0 for the live messages, else the revision of the archive; the id of the former summary in it, or
 -- ''; and its members in the window, ascending. These include the first (or last) `limit` of all sets, and all others of
 -- their positions. Or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local state, messages, limit, newest = KEYS[1], KEYS[2], tonumber(ARGV[1]), ARGV[2] == '1'
-local after, after_sequence, before, before_sequence = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local state, messages, limit, newest = KEY.state, KEY.messages, tonumber(ARG.limit), ARG.newest == '1'
+local after, after_sequence, before, before_sequence = ARG.after, ARG.after_sequence, ARG.before, ARG.before_sequence
 local lower, upper = tonumber(after) or -math.huge, tonumber(before) or math.huge
 
 -- The live messages and the archives are looked at in the order in which they reach into the window, and the index is read

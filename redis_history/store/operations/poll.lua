@@ -1,13 +1,14 @@
 -- Compares conversations with what a subscriber knows of them, so that a poll that finds nothing is one small read.
 --
 -- KEYS  registries (sorted sets), then states (hashes)
--- ARGV  1 how many registries   then for each key what is known: of a registry its mark, of a state its epoch, a colon, its revision,
---       a colon, and the head of its newest log entry
+-- ARGV  registries: how many
+--       known: for each key what is known: of a registry its mark, of a state its epoch, a colon, its revision, a colon, and the
+--         head of its newest log entry
 --
 -- Returns what differs, in turn the number of the key and its present value. The mark of a registry is the number of its members,
 -- a colon, and if there are any the score and the name of the newest, with a blank between. A state with an active run
 -- always differs: a run is not a change, but the subscriber may have missed its end.
-local registries, found = tonumber(ARGV[1]), {}
+local registries, found = tonumber(ARG.registries), {}
 
 local function mark_of(registry)
   local newest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')

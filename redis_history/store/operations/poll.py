@@ -116,7 +116,8 @@ class _ChangeFinder:
         ids = [conversation_id for bucket in part for conversation_id in by_bucket[bucket]]
         states = [self.keyspace.keys_of(conversation_id).state for conversation_id in ids]
         heads = [_mark_of(self.known[conversation_id]) for conversation_id in ids]
-        args = [b"%d" % len(part), *(self.marks.get(bucket, b"") for bucket in part), *heads]
+        known = [*(self.marks.get(bucket, b"") for bucket in part), *heads]
+        args = POLL.args(registries=b"%d" % len(part), known=known)
         return Call(POLL, (*(self.registries[bucket] for bucket in part), *states), args, as_is, errors=True)
 
     def read_moved(self, buckets: list[int]) -> Steps[set[str]]:
@@ -166,7 +167,7 @@ class _ChangeFinder:
             for conversation_id, key, (head, works) in zip(chunk, keys, heads, strict=True):
                 if head is None:  # an expired conversation in a registry that other ones keep alive
                     list_ = self.registries[self.keyspace.bucket_of(conversation_id)]
-                    stale.append(Call(FORGET, (list_, key.state), [key.name], as_is))
+                    stale.append(Call(FORGET, (list_, key.state), FORGET.args(names=[key.name]), as_is))
                     if conversation_id in self.known:
                         found[conversation_id] = BEGINNING
                 elif works or head != self.known.get(conversation_id):

@@ -3,21 +3,26 @@
 -- The draft's archives already have their final names, which readers do not know yet, and its state has their index. So
 -- this script only makes them persistent, whatever they hold.
 --
--- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then its archives that have messages (sorted sets)
---       then its ledger of usage (hash, see _usage.lua), if it has one; then, with large contents, the names of these (sorted
---       set), and the contents
--- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''
---       13 revision   14 how many live messages   15 how many archives have messages, then the number of messages of each
---       then '1' if it has a ledger of usage, and pairs of a field of the state and its value; a (see _archive.lua) if there are
---       archives, % (see _usage.lua) if it has a ledger, and & (see _contents.lua) if there are large contents
+-- KEYS  draft: its state, a hash
+--       live: its live messages, a sorted set
+--       archives: those of its archives that have messages (sorted sets); then its ledger of usage (hash, see _usage.lua), if it
+--         has one; then, with large contents, the names of these (sorted set), and the contents
+-- ARGV  page: the draft's last page
+--       created_at, updated_at: times of creation and of the last change in microseconds, or ''
+--       revision: of the conversation
+--       live_count: how many live messages
+--       archive_count: how many archives have messages
+--       counts: the number of messages of each of these; then '1' if it has a ledger of usage, and pairs of a field of the state
+--         and its value; a (see _archive.lua) if there are archives, % (see _usage.lua) if it has a ledger, and & (see
+--         _contents.lua) if there are large contents
 --
 -- Returns the revision, {'lost'} if the draft is not complete, or was dropped, or {'exists', current} | {'late', …}; then nothing
 -- was written.
 use_journal()
 use_documents()
-local draft, live_set, page, created, given_time, revision = KEYS[5], KEYS[6], ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13])
-local live_count, count = tonumber(ARGV[14]), tonumber(ARGV[15])
-local ARCHIVES, PAIRS = 6, 17 + count -- before the first archive in KEYS; the first pair in ARGV
+local draft, live_set, page, created, given_time, revision = KEY.draft, KEY.live, ARG.page, ARG.created_at, ARG.updated_at, tonumber(ARG.revision)
+local live_count, count = tonumber(ARG.live_count), tonumber(ARG.archive_count)
+local ARCHIVES, PAIRS = START.archives - 1, START.counts + 1 + count -- before the first archive in KEYS; the first pair in ARGV
 local values = {}
 for i = PAIRS, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 local new_owners = {values.U, values.A, values.B}
@@ -25,7 +30,7 @@ for i = 1, 3 do new_owners[i] = new_owners[i] or false end
 -- A run may be older than its conversation, and the journal may mention a former run.
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o', 'N')
 approvals.take(values['?'] or '')
-local own_ledger = ARGV[16 + count] == '1' and KEYS[ARCHIVES + count + 1]
+local own_ledger = ARGV[START.counts + count] == '1' and KEYS[ARCHIVES + count + 1]
 local names = lists_and(new_owners, approvals.lists_if_open(new_owners))
 if values['%'] then
 -- include _usage
@@ -38,7 +43,7 @@ if reply then return reply end
 local complete = redis.call('HGET', draft, 'page') == page and redis.call('ZCARD', live_set) == live_count
 if own_ledger then complete = complete and redis.call('EXISTS', own_ledger) == 1 end
 for i = 1, count do
-  complete = complete and redis.call('ZCARD', KEYS[ARCHIVES + i]) == tonumber(ARGV[15 + i])
+  complete = complete and redis.call('ZCARD', KEYS[ARCHIVES + i]) == tonumber(ARGV[START.counts - 1 + i])
 end
 local names = {}
 if values['&'] then
@@ -79,7 +84,7 @@ if own_ledger then
   redis.call('PERSIST', sub(state, 1, -2) .. 'k')
 end
 if values['%'] then usage.move(values['%'], nil, new_owners) end
-local archives_end = values.a and ARGV[6] ~= '' and document_ends(now, ARGV[6])
+local archives_end = values.a and ARG.ttl ~= '' and document_ends(now, ARG.ttl)
 for i = 1, count do
   if archives_end then
     redis.call('PEXPIREAT', KEYS[ARCHIVES + i], archives_end)
@@ -89,20 +94,20 @@ for i = 1, count do
 end
 if archives_end then redis.call('HSET', state, 'a', archives_end) end
 if values['&'] then
-  local ends = contents.ends(now, ARGV[6] ~= '' and ARGV[6] or nil)
+  local ends = contents.ends(now, ARG.ttl ~= '' and ARG.ttl or nil)
   contents.keep(state, names, ends)
   if ends then redis.call('HSET', state, '&', ends) end
   redis.call('UNLINK', draft .. ':b')
 end
-if ARGV[6] == '' then redis.call('PERSIST', registry) end
+if ARG.ttl == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)
-approvals.keep(new_owners, ARGV[6])
+approvals.keep(new_owners, ARG.ttl)
 if given_time ~= '' then -- lists are in the order of the changes; no score is there twice
   while updated < now and redis.call('ZCOUNT', registry, updated, updated) > 0 do updated = updated + 1 end
   local lists = lists_of(new_owners)
   lists[#lists + 1] = registry
-  for _, list in ipairs(lists) do redis.call('ZADD', list, updated, ARGV[5]) end
+  for _, list in ipairs(lists) do redis.call('ZADD', list, updated, ARG.name) end
 end
-live(ARGV[6], now)
+live(ARG.ttl, now)
 return concluded(seen, true, revision)

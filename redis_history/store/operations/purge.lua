@@ -1,14 +1,15 @@
 -- Removes search documents after all messages were removed. See _document.lua. After _declared.lua and
 -- _member.lua.
 --
--- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
---       2 pending delete (sorted set: the removed messages)
--- ARGV  1 name of the pending delete   2 how many to remove at most
+-- KEYS  work: pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
+--       removed: pending delete (sorted set: the removed messages)
+-- ARGV  name: of the pending delete
+--       most: how many to remove at most
 --
 -- Two numbers behind the prefix replace the sorted set: all documents with sequences from the first to the second are
 -- removed, the highest first.
 -- Returns how many are left.
-local work, removed, name, most = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
+local work, removed, name, most = KEY.work, KEY.removed, ARG.name, tonumber(ARG.most)
 local value = redis.call('HGET', work, name)
 if not value then return 0 end
 local format, keys, left = string.format, {}, 0

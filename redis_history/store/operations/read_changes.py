@@ -57,8 +57,21 @@ from redis_history.values.wire import decode_member
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Change, ConversationState, Reply, Space
 
-CHANGES: Final = load_script("changes", "_head", "_declared", "_member", "_live", "_archive", *PLACES, asks=True)
-HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
+CHANGES: Final = load_script(
+    "changes",
+    "_head",
+    "_declared",
+    "_member",
+    "_live",
+    "_archive",
+    *PLACES,
+    args="first most_entries most_bytes *replies",
+    keys="state log messages *further",
+    asks=True,
+)
+HEAD: Final = load_script(
+    "head", "_head", "_member", "_live", args="newest cluster?", keys="state log messages *further", asks=True
+)
 
 #: A read of changes stops after this many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
@@ -95,7 +108,8 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        call = Call(HEAD, _read_keys(keys, settings), [b"%d" % self.messages], self._decode)
+        args = HEAD.args(newest=b"%d" % self.messages)
+        call = Call(HEAD, _read_keys(keys, settings), args, self._decode)
         for _ in range(_TRIES):
             head: Head
             head, replies = yield from read(call, settings)
@@ -195,9 +209,12 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
     def call(self, settings: Settings) -> Call:
         """The call alone reads messages without their large contents."""
         keys = settings.keyspace.conversation(self.conversation_id)
-        args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
-        for sequence, progress in self.replies.items():
-            args += (b"%d" % sequence, b"%d" % progress.size)
+        args = CHANGES.args(
+            first=b"%d" % self.after.revision,
+            most_entries=b"%d" % (self.limit + 1),
+            most_bytes=CHANGES_BYTES,
+            replies=[b"%d" % number for at, progress in self.replies.items() for number in (at, progress.size)],
+        )
         return Call(CHANGES, _read_keys(keys, settings), args, partial(self._decode, settings, None))
 
     def _decode(self, settings: Settings, entries: list[LogEntry] | None, reply: list[Any]) -> Changes:

@@ -1,7 +1,8 @@
 -- Creates a conversation with its record, or changes fields of the record. After _change.lua and _documents.lua.
 --
--- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
---       then, if the new metadata were computed from stored ones: these, as field M must still have them ('': it is absent)
+-- ARGV  fields: their names, one letter each
+--       values: pairs of a field and its value; then, if the new metadata were computed from stored ones: these, as field M must
+--         still have them ('': it is absent)
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'changed'} | {'late', …};
 -- then nothing was written.
@@ -10,14 +11,14 @@ use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~', '%')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local later = {known[8], known[9], known[10]}
-for i = 11, #ARGV, 2 do
+for i = START.values, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
 local names = lists_of(later)
 approvals.take()
 for _, name in ipairs(approvals.open and approvals.keys(later) or {}) do names[#names + 1] = name end
 for _, name in ipairs(approvals.lists_if_open({known[8], known[9]})) do names[#names + 1] = name end
-if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
+if ARG.ttl ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
 end
 local moves = known[12] and (later[1] ~= known[8] or later[2] ~= known[9])
@@ -54,7 +55,7 @@ local function leave(former, present)
   local lists = {}
   for _, list in ipairs(present) do lists[list] = true end
   for _, list in ipairs(former) do
-    if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
+    if not lists[list] then redis.call('ZREM', list, ARG.name) end
   end
 end
 leave(lists_of({known[8], known[9], known[10]}), lists_of(owners()))
@@ -62,7 +63,7 @@ leave(approvals.lists_if_open({known[8], known[9]}), approvals.lists_if_open(own
 if moves then usage.move(known[12], {known[8], known[9]}, later) end
 if not epoch then
   begin(seen)
-  if ARGV[6] == '' then redis.call('PERSIST', registry) end
+  if ARG.ttl == '' then redis.call('PERSIST', registry) end
 end
-write_log(newest, ARGV[10])
+write_log(newest, ARG.fields)
 return close_change(seen, revision, revision, now, known[3], known[4], known[5])

@@ -27,7 +27,7 @@ from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.times import from_microseconds
 from redis_history.values.usage import read_days, sum_of
 
-RECORD: Final = load_script("record", *WRITING)
+RECORD: Final = load_script("record", *WRITING, args="fields *values")
 
 #: Limit of the encoded record of a conversation.
 MAX_RECORD_BYTES: Final = 100_000
@@ -60,9 +60,10 @@ class WriteRecord(Revised, frozen=True):
         return cls(conversation_id, written, precondition=condition)
 
     def steps(self, settings: Settings) -> Steps[int]:
-        args = [b"".join(RECORD_KEYS[name] for name in self.fields)]
+        values: list[bytes] = []
         for name, value in self.fields.items():
-            args += (RECORD_KEYS[name], msgspec.msgpack.encode(value))
+            values += (RECORD_KEYS[name], msgspec.msgpack.encode(value))
+        args = RECORD.args(fields=b"".join(RECORD_KEYS[name] for name in self.fields), values=values)
         return self.send(self.script_call(RECORD, settings, args), settings)
 
     def apply(self, space: Space) -> int:

@@ -1,17 +1,17 @@
 -- Reads messages that were streaming a moment ago. After _member.lua, _locate.lua and _live.lua.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  timestamp and sequence of each; then 'c' in a cluster, or ''
+-- KEYS  state: hash; messages: sorted set
+-- ARGV  positions: timestamp and sequence of each; then 'c' in a cluster, or ''
 --
 -- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it was removed;
 -- or {'keys', ...}: see _live.lua.
 use_replies()
 use_places()
-local state, messages, found = KEYS[1], KEYS[2], {}
+local state, messages, found = KEY.state, KEY.messages, {}
 local listed, time = redis.call('HGET', state, '~'), redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local missing, in_cluster = {'keys'}, ARGV[#ARGV] == 'c'
-for i = 1, #ARGV - 1, 2 do
+for i = START.positions, #ARGV - 1, 2 do
   local sequence = tonumber(ARGV[i + 1])
   local member, reply = locate(messages, ARGV[i], sequence), reply_at(listed, sequence)
   -- A summary has the position of the last message that it replaced.

@@ -1,17 +1,17 @@
 -- Reads the open requests for approval of a conversation. After _member.lua, _locate.lua and _requests.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)
+-- KEYS  state: hash; messages: sorted set
 --
 -- Returns owner and agent of the record, MessagePack values or ''; then for each request, oldest first, the revision of the
 -- content of its message, the message's member, and the digests of the call.
 use_places()
-local known = redis.call('HMGET', KEYS[1], 'U', 'A', '?')
+local known = redis.call('HMGET', KEY.state, 'U', 'A', '?')
 local found = {known[1] or '', known[2] or ''}
 for _, one in ipairs(requests_in(known[3] or '')) do
-  local place = redis.call('HGET', KEYS[1], one[1])
+  local place = redis.call('HGET', KEY.state, one[1])
   local timestamp, sequence, changed
   if place then timestamp, sequence, changed = place_of(place) end
-  local member = sequence == one[4] and locate(KEYS[2], string.format('%.0f', timestamp), sequence)
+  local member = sequence == one[4] and locate(KEY.messages, string.format('%.0f', timestamp), sequence)
   if member then
     found[#found + 1], found[#found + 2], found[#found + 3] = changed, member, one[2]
   end

@@ -2,22 +2,29 @@
 -- that of a compressor. A lease is not part of the history: it creates neither a revision nor an entry in the change
 -- log. After _publish.lua and _declared.lua.
 --
--- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
--- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)   then the
---       arguments of the action:
---   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to; of a worker
---          that takes a turn, MessagePack: agent name, failures until the turn is parked, first and longest pause, and the
---          owner's queue in which the worker found the turn, or ''
---          5 milliseconds for which a place in the queue is kept   6 milliseconds after which a waiter that has not answered
---          is passed over   7 the fence of an expired lease whose holder is dead, or '0'
---          then run id and agent name of each caller, oldest first
---   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
---   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it   7 what becomes of the turn that
---          the run answers, see owed.settle in _turns.lua   then the ids of the messages that it has taken up
---   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
---   bury   3 the fence of an expired lease whose holder is dead: the lease ends as 'interrupted'
---   leave  run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
---   read
+-- KEYS  state: hash; log: the change log, a list, unless for `keep` and `read`
+-- ARGV  action: 'take', 'keep', 'end', 'stop', 'bury', 'leave' or 'read'
+--       lease: 'R' the run, 'W' the lease of a compressor, then the command that publishes (_publish.lua)
+--   take   lasts: milliseconds until the lease expires, unless it is renewed
+--          how: '1' to wait in the queue, '0' not to; of a worker that takes a turn, MessagePack: agent name, failures until the
+--            turn is parked, first and longest pause, and the owner's queue in which the worker found the turn, or ''
+--          place_lasts: milliseconds for which a place in the queue is kept
+--          patience: milliseconds after which a waiter that has not answered is passed over
+--          dead: the fence of an expired lease whose holder is dead, or '0'
+--          callers: run id and agent name of each, oldest first
+--   keep   fence, run_id: of the lease
+--          in_time: '1' to renew an expired lease, too
+--          renewed_for: milliseconds
+--   end    fence, run_id: of the lease
+--          status: with which it ends
+--          rest: milliseconds until another compressor may take it
+--          turn: what becomes of the turn that the run answers, see owed.settle in _turns.lua; may be left out
+--          taken: the ids of the messages that it has taken up
+--   stop   stopped: the run id
+--          reason: or ''
+--          expired_too: '1' to stop an expired lease, too
+--   bury   fence: of an expired lease whose holder is dead: the lease ends as 'interrupted'
+--   leave  leaving: run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
 --
 -- Returns {what happened, lease, queue, now, run id}: 'taken', 'busy', 'expired', 'kept', 'lost', 'ended', 'stopping', 'none' or
 -- 'read'; for a worker, 'no turn' if there is none to take, and with 'taken' also the turn. Or {'keys', ...}: see _change.lua.
@@ -36,7 +43,7 @@
 --   f  the number of leases so far, which gives each lease its fence
 --   Z  the ids of the last leases and of those that left: a delayed retry of `take` must not begin a lease without a
 --   holder
-local state, log, action, lease, publishing = KEYS[1], KEYS[2], ARGV[1], string.sub(ARGV[2], 1, 1), string.sub(ARGV[2], 2)
+local state, log, action, lease, publishing = KEY.state, KEY.log, ARG.action, string.sub(ARG.lease, 1, 1), string.sub(ARG.lease, 2)
 local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -48,7 +55,7 @@ local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, F
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
-local claim = action == 'take' and #ARGV[4] > 1 and cmsgpack.unpack(ARGV[4]) or nil
+local claim = action == 'take' and #ARG.how > 1 and cmsgpack.unpack(ARG.how) or nil
 local turns, TURN -- those that the end of a run, or a worker, may change; and the places of their fields
 if lease == 'R' and (known[7] or claim) and action ~= 'keep' and action ~= 'read' and action ~= 'stop' then
 -- include _turns
@@ -169,8 +176,8 @@ local function begin(id, agent, milliseconds, turn)
 end
 
 if action == 'take' then
-  local milliseconds, waits, place_lasts, patience, dead = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], tonumber(ARGV[6]), ARGV[7]
-  local CALLERS, LATE, BUSY = 8, 250, 1000
+  local milliseconds, waits, place_lasts, patience, dead = tonumber(ARG.lasts), ARG.how == '1', ARG.place_lasts, tonumber(ARG.patience), ARG.dead
+  local CALLERS, LATE, BUSY = START.callers, 250, 1000
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
   if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + milliseconds) end -- if the clock was set back
   if expired and run[FENCE] == tonumber(dead) then
@@ -238,20 +245,20 @@ if action == 'take' then
 end
 
 if action == 'keep' or action == 'end' then
-  local fence, id = tonumber(ARGV[3]), ARGV[4]
+  local fence, id = tonumber(ARG.fence), ARG.run_id
   if not run or run[FENCE] ~= fence or run[ID] ~= id then return answer('lost') end
   if action == 'keep' then
-    local in_time, milliseconds = ARGV[5] == '1', ARGV[6]
+    local in_time, milliseconds = ARG.in_time == '1', ARG.renewed_for
     if not active then return answer('lost') end
     if expired and not in_time then return answer('expired') end
     run[EXPIRES] = now + milliseconds
     store()
     return answer('kept')
   end
-  local status, rest = ARGV[5], ARGV[6]
+  local status, rest = ARG.status, ARG.rest
   if not active then return answer(run[STATUS] == status and 'ended' or 'lost') end
   if run[STATUS] == 'stopping' and status == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  free(status, now, turns and ARGV[7], turns and {unpack(ARGV, 8)}) -- at most 1,000
+  free(status, now, turns and ARG.turn, turns and {unpack(ARGV, START.taken)}) -- at most 1,000
   run[EXPIRES] = now + rest
   store()
   announce()
@@ -260,7 +267,7 @@ if action == 'keep' or action == 'end' then
 end
 
 if action == 'bury' then
-  local fence = tonumber(ARGV[3])
+  local fence = tonumber(ARG.fence)
   if expired and run[FENCE] == fence then
     free('interrupted', run[EXPIRES], 'WorkerDied')
     store()
@@ -271,7 +278,7 @@ if action == 'bury' then
 end
 
 if action == 'stop' then
-  local id, reason, expired_too = ARGV[3], ARGV[4], ARGV[5] == '1'
+  local id, reason, expired_too = ARG.stopped, ARG.reason, ARG.expired_too == '1'
   if not active or run[ID] ~= id then return answer('none') end
   if expired and not expired_too then return answer('expired') end
   if run[STATUS] == 'active' then
@@ -285,7 +292,7 @@ end
 
 if action == 'leave' then
   local gone, rest, ids = {}, {}, known[4]
-  for i = 3, #ARGV do
+  for i = START.leaving, #ARGV do
     gone[ARGV[i]] = true
     if not is_known(ARGV[i]) then known[4] = with_id(ARGV[i]) end
   end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -46,7 +47,22 @@ from redis_history.values.times import from_microseconds
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Runs, Space
 
-RUN: Final = load_script("run", "_declared", "_publish")
+RUN: Final = load_script(
+    "run",
+    "_declared",
+    "_publish",
+    args="action lease",
+    actions={
+        "take": "lasts how place_lasts patience dead *callers",
+        "keep": "fence run_id in_time renewed_for",
+        "end": "fence run_id status rest turn? *taken",
+        "stop": "stopped reason expired_too",
+        "bury": "fence",
+        "leave": "*leaving",
+        "read": "",
+    },
+    keys="state log",
+)
 _logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
@@ -93,10 +109,12 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         other callers wait here until that is certain, see `leases`."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
         how = b"1" if self.wait else b"0" if self.claim is None else self.claim.packed
-        before = [_milliseconds(self.seconds), how, _PLACE_MS, _ANSWER_MS]
+        places = {"place_lasts": _PLACE_MS, "patience": _ANSWER_MS}
+        lasts = _milliseconds(self.seconds)
 
         def take(dead: bytes) -> Call:
-            call = _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+            args = {"lasts": lasts, "how": how, **places, "dead": dead}
+            call = _call(self.conversation_id, settings, "take", self.kind, **args, callers=callers)
             if self.claim is None:
                 return call
             call = with_turn_keys(call, self.conversation_id, self.claim.agent_name, settings)
@@ -195,9 +213,9 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
     def steps(self, settings: Settings) -> Steps[list[RunOutcome]]:
         if not self.runs:
             return []
-        args = b"1" if self.in_time else b"0", _milliseconds(self.seconds)
+        args = {"in_time": b"1" if self.in_time else b"0", "renewed_for": _milliseconds(self.seconds)}
         replies: list[_Reply] = yield [
-            _call(name, settings, b"keep", *_fence(fence), *args, kind=fence.kind) for name, fence in self.runs
+            _call(name, settings, "keep", fence.kind, **_fence(fence), **args) for name, fence in self.runs
         ]
         return [reply.outcome for reply in replies]
 
@@ -223,10 +241,16 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
     turn: TurnEnd | None = None
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        args = [*_fence(self.fence), self.status.encode(), _milliseconds(self.rest)]
+        args: dict[str, bytes] = {
+            **_fence(self.fence),
+            "status": self.status.encode(),
+            "rest": _milliseconds(self.rest),
+        }
+        taken: list[bytes] = []
         if self.turn is not None:
-            args += self.turn.how.encode(), *map(str.encode, self.turn.taken)
-        call = _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
+            args["turn"] = self.turn.how.encode()
+            taken += map(str.encode, self.turn.taken)
+        call = _call(self.conversation_id, settings, "end", self.fence.kind, **args, taken=taken)
         if self.turn is not None:
             call = with_turn_keys(call, self.conversation_id, self.turn.agent_name, settings)
         reply: _Reply = yield from _with_turns(call, settings)
@@ -259,8 +283,8 @@ class StopRun(OnConversation, Op[RunOutcome], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
         def stop(expired: bytes) -> Call:
-            args = self.run_id.encode(), (self.reason or "").encode(), expired
-            return _call(self.conversation_id, settings, b"stop", *args, keys=2)
+            given = {"stopped": self.run_id.encode(), "reason": (self.reason or "").encode()}
+            return _call(self.conversation_id, settings, "stop", **given, expired_too=expired)
 
         reply: _Reply = yield stop(b"0")
         if reply.what == b"expired" and _contact(self.conversation_id, settings).spares(reply.lease, reply.over):
@@ -286,7 +310,7 @@ class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
     run_ids: tuple[str, ...]
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        call = _call(self.conversation_id, settings, b"leave", *map(str.encode, self.run_ids), keys=2)
+        call = _call(self.conversation_id, settings, "leave", leaving=map(str.encode, self.run_ids))
         reply: _Reply = yield from _with_turns(call, settings)
         return reply.outcome
 
@@ -311,7 +335,7 @@ class ReadRun(OnConversation, Op[RunOutcome], frozen=True):
     """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        call = _call(self.conversation_id, settings, b"read")
+        call = _call(self.conversation_id, settings, "read")
         reply: _Reply = yield call
         pause = 0.0
         if reply.over > 0:
@@ -350,13 +374,19 @@ class Present(NamedTuple):
 
 
 def _call(
-    conversation_id: str, settings: Settings, action: bytes, *args: bytes, kind: LeaseKind = "run", keys: int = 1
+    conversation_id: str,
+    settings: Settings,
+    action: str,
+    kind: LeaseKind = "run",
+    /,
+    **values: bytes | Iterable[bytes],
 ) -> Call:
-    """Make a call of run.lua. `keys` is 2 if the action needs the log in addition to the state."""
+    """Make a call of run.lua."""
     known = settings.keyspace.conversation(conversation_id)
-    declared = (known.state, known.log)[:keys]
+    declared = (known.state,) if action in ("keep", "read") else (known.state, known.log)
+    args = RUN.args(action, lease=FIELDS[kind] + settings.publish_command, **values)
     decode = partial(_read, conversation_id, kind, settings)
-    return Call(RUN, declared, [action, FIELDS[kind] + settings.publish_command, *args], decode, renews=True)
+    return Call(RUN, declared, args, decode, renews=True)
 
 
 def _with_turns(call: Call, settings: Settings) -> Steps[Any]:
@@ -421,7 +451,7 @@ def read_run(
 def bury_run(conversation_id: str, dead: int, settings: Settings) -> Steps[None]:
     """Note that the holder of an expired run is dead, so that it does not come back when others have seen its end."""
     try:
-        yield from _with_turns(_call(conversation_id, settings, b"bury", b"%d" % dead, keys=2), settings)
+        yield from _with_turns(_call(conversation_id, settings, "bury", fence=b"%d" % dead), settings)
     except RedisHistoryError as error:
         _logger.info("the run of conversation %r could not be ended: %s", conversation_id[:80], error)
 
@@ -451,8 +481,8 @@ def _milliseconds(seconds: float) -> bytes:
     return b"%d" % round(1000 * seconds)
 
 
-def _fence(fence: RunFence) -> tuple[bytes, bytes]:
-    return b"%d" % fence.fence, fence.run_id.encode()
+def _fence(fence: RunFence) -> dict[str, bytes]:
+    return {"fence": b"%d" % fence.fence, "run_id": fence.run_id.encode()}
 
 
 def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> RunOutcome:

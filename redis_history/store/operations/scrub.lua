@@ -1,13 +1,13 @@
 -- Removes erased former summaries (field E, see _archive.lua), which no reader sees any more, from one block of
 -- archives. This does not change the conversation, and may be repeated. After _archived.lua.
 --
--- KEYS  1 state (hash)   2 copy of an expansion (sorted set)   then archives that it asked for
+-- KEYS  state: hash; copy: of an expansion, a sorted set; then archives that it asked for
 --
 -- Returns how many blocks may have more; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
 contents.use()
-local state, copy = KEYS[1], KEYS[2]
+local state, copy = KEY.state, KEY.copy
 local blocks = archive_index.blocks(state)
 local time, sequence, newest, done = unpack(archive_index.erased or {}) -- at most 4
 if not time then return 0 end

@@ -1,24 +1,25 @@
 -- Searches one conversation.
 --
--- KEYS  1 state (hash)
--- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) says how
---       many to find ('0': none), 'rest' if the command is needed only after one that did not list all its matches, 'some' if
---       only right after one that has any; and the arguments, of which the seventh is the conversation, replaced here by the
---       generation. The first command counts the conversation's documents
+-- KEYS  state: hash
+-- ARGV  by_archived: '1' if the commands filter by archived
+--       commands: for each: how many arguments; which of them (from 1) says how many to find ('0': none), 'rest' if the command
+--         is needed only after one that did not list all its matches, 'some' if only right after one that has any; and the
+--         arguments, of which the seventh is the conversation, replaced here by the generation. The first command counts the
+--         conversation's documents
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
 -- blanks}. If messages and documents differ, some messages lack a document, and no further results follow. Documents
 -- is -1 if mark.lua must run first, and -2 while the slot moves to another node of a cluster. An error of a command is returned.
-local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
+local known = redis.call('HMGET', KEY.state, 'i', 'n', 'm', 'j', '~')
 local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - math.floor(#(known[5] or '') / 33)
 if generation == '' then return {generation, count, 0} end
-if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
-local answer, at = {generation, count, 0}, 2
+if ARG.by_archived == '1' and known[4] then return {generation, count, -1} end
+local answer, at = {generation, count, 0}, START.commands
 -- Near vectors order the messages that have the words, so as many are needed. Their cost grows with their number.
 local LEAST_NEAR, MOST_NEAR = 50, 500
 local matches, unlisted, last = 0, false, 1
-local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. generation .. ':'
+local prefix = 'rhd2' .. string.sub(KEY.state, 4, -2) .. generation .. ':'
 
 -- Keys and scores as text, which the caller reads in a fifth of the time.
 local function short(reply)
@@ -35,7 +36,7 @@ local function short(reply)
 end
 
 while at <= #ARGV do
-  local first, adapted, to = at == 2, ARGV[at + 1], at + 1 + ARGV[at]
+  local first, adapted, to = at == START.commands, ARGV[at + 1], at + 1 + ARGV[at]
   local command = {unpack(ARGV, at + 2, to)} -- at most 2,000
   command[7] = generation
   at = to + 1

@@ -19,7 +19,7 @@ from redis_history.store.search.query import Query
 from redis_history.store.search.ranking import DEPTH, Matches
 from redis_history.values.filters import ANYTHING, Filters
 
-SEARCH: Final = load_script("search")
+SEARCH: Final = load_script("search", args="by_archived *commands", keys="state")
 _logger = logging.getLogger("redis_history")
 
 #: Errors of servers without the index (the third since RediSearch 8.8), or without search.
@@ -136,7 +136,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
         flag = b"0" if self.filters.archived is None else b"1"
         calls = []
         for start in range(0, max(len(commands), 1), _COMMANDS):
-            args = [flag, b"%d" % len(count), b"0", *count]
+            asked = [b"%d" % len(count), b"0", *count]
             for name, command in commands[start : start + _COMMANDS]:
                 adapted = b"0"
                 if name == "nearest":
@@ -145,8 +145,8 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
                     adapted = b"rest"
                 elif name == "authored":
                     adapted = b"some"
-                args += (b"%d" % len(command), adapted, *command)
-            calls.append(Call(SEARCH, keys, args, as_is))
+                asked += (b"%d" % len(command), adapted, *command)
+            calls.append(Call(SEARCH, keys, SEARCH.args(by_archived=flag, commands=asked), as_is))
         return calls
 
     def _unscripted(self, settings: Settings, count: list[bytes], commands: Commands) -> Steps[list[Any]]:

@@ -1,11 +1,13 @@
 -- Takes, keeps or gives up a seat: the right of a run to be one of the runs of an owner that workers of an agent make at a time.
 -- A seat that is not kept expires, because its worker may have died.
 --
--- KEYS  1 seats (sorted set): run ids, by the time in milliseconds when their seats expire
--- ARGV  1 run id   2 most seats; '0' to give it up   3 milliseconds until it expires
+-- KEYS  seats: sorted set of run ids, by the time in milliseconds when their seats expire
+-- ARGV  run_id: of the run
+--       most: seats; '0' to give it up
+--       lasts: milliseconds until the seat expires
 --
 -- Returns 1 if the run has a seat now, else 0.
-local seats, id, most, milliseconds = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local seats, id, most, milliseconds = KEY.seats, ARG.run_id, tonumber(ARG.most), ARG.lasts
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if most == 0 then

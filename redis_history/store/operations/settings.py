@@ -184,7 +184,7 @@ class Settings:
 
     @cached_property
     def header(self) -> tuple[bytes, bytes, bytes]:
-        """Arguments of every writing script: 4, 6 and 9 in lua/_change.lua."""
+        """The arguments log_length, ttl and flags of every writing script: see lua/_change.lua."""
         ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
         kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
         if self.audit is not None:
@@ -198,7 +198,7 @@ class Settings:
 
     @property
     def publishing(self) -> bytes:
-        """Argument 8 of every writing script: the command that publishes the change, or empty."""
+        """The argument of this name of every writing script: the command that publishes the change, or empty."""
         return self.publish_command if self.publishes else b""
 
     @property

@@ -47,9 +47,9 @@ from redis_history.values.ids import new_token
 from redis_history.values.replies import LEASE_SECONDS, counts_as_alive, grown, read_records
 from redis_history.values.wire import encode_body
 
-GROW: Final = load_script("grow")
-RENEW: Final = load_script("renew", *WRITING)
-REPLY: Final = load_script("reply", "_member", "_live", "_locate", asks=True)
+GROW: Final = load_script("grow", args="offset records publishing? fence? field? marks?", keys="content state log")
+RENEW: Final = load_script("renew", *WRITING, keys="content")
+REPLY: Final = load_script("reply", "_member", "_live", "_locate", args="*positions", keys="state messages", asks=True)
 _logger = logging.getLogger("redis_history")
 
 
@@ -71,13 +71,14 @@ class GrowReply(OnConversation, Op[int], frozen=True):
     def steps(self, settings: Settings) -> Steps[int]:
         keys = settings.keyspace.conversation(self.conversation_id)
         content = keys.reply(self.token)
-        args = [b"%d" % self.offset, self.records]
+        needed: dict[str, bytes] = {}
         if self.tools or self.run is not None or settings.publishes:
-            args.append(settings.publishing)
+            needed["publishing"] = settings.publishing
         if self.tools or self.run is not None:
-            args.append(b"" if self.run is None else self.run.stored)
+            needed["fence"] = b"" if self.run is None else self.run.stored
         if self.tools:
-            args += (field_of(self.message_id), self.tools)
+            needed |= {"field": field_of(self.message_id), "marks": self.tools}
+        args = GROW.args(offset=b"%d" % self.offset, records=self.records, **needed)
         size: int = yield Call(GROW, (content, keys.state, keys.log), args, self._decode, renews=True)
         if self.lives and size >= 0:
             written = (keys.state, keys.messages, keys.log, keys.registry, content)
@@ -189,7 +190,7 @@ def read_replies(
 ) -> Steps[list[Current | None]]:
     """Messages that were streaming a moment ago."""
     keys = settings.keyspace.conversation(conversation_id)
-    args = [b"%d" % number for position in positions for number in position]
+    args = REPLY.args(positions=[b"%d" % number for position in positions for number in position])
     replies = yield from read(Call(REPLY, (keys.state, keys.messages), args, as_is), settings)
     found = [_current(reply) for reply in replies]
     for at, one in enumerate(found):

@@ -1,14 +1,14 @@
 -- Removes what is out of date in the lists and queues of turns: of a conversation that has expired, or whose questions were deleted;
 -- or of an owner whose queue is empty. After _declared.lua.
 --
--- KEYS  1 the state of the conversation (hash), or the owner's queue (sorted set)   2 for an owner: the turns of the agent, else
---       the lists of turns (sorted sets)
--- ARGV  1 the owner's entry, or ''
+-- KEYS  subject: the state of the conversation (hash), or the owner's queue (sorted set)
+--       turns: for an owner the turns of the agent, else the first of the lists of turns (sorted sets)
+-- ARGV  entry: the owner's, or ''
 --
 -- Returns nothing, or {'keys', ...}: see _change.lua.
-local state, entry = KEYS[1], ARGV[1]
+local state, entry = KEY.subject, ARG.entry
 if entry ~= '' then
-  if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], entry) end
+  if redis.call('EXISTS', KEY.subject) == 0 then redis.call('ZREM', KEY.turns, entry) end
   return
 end
 -- include _turns

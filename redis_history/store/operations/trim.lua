@@ -1,7 +1,7 @@
 -- Removes some of the oldest messages of a conversation that has many more than a cap allows, as one change. An append that
 -- removed all of them would hold up the server. After _change.lua, _documents.lua, _locate.lua and _trim.lua.
 --
--- ARGV  10 most messages
+-- ARGV  most_messages: that the cap allows
 --
 -- Returns {revision, how many were removed}: 0 if there are few enough, or if the oldest messages wait for results of tool
 -- calls further on than this script reads; or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
@@ -14,7 +14,7 @@ local ask = undeclared_keys(lists_and(owners(), contents_in(archives_due(known[4
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[7], known[8])
 if reply then return reply end
-local excess = math.min((known[3] or 0) - ARGV[10], TRIMMED_AT_ONCE)
+local excess = math.min((known[3] or 0) - ARG.most_messages, TRIMMED_AT_ONCE)
 if excess <= 0 then return unchanged(seen, known[1], {revision, 0}) end
 
 local now = clock()

@@ -1,15 +1,18 @@
 -- Changes the turns of a conversation by a call: see _turns.lua. It is not a change of the history: it creates neither a revision
 -- nor an entry in the change log. After _change.lua.
 --
--- ARGV  10 action: 'open', for stored messages; 'retry', to make turns due now; 'wait', to make them wait; 'drop', to end them
---       11 '1' of all agents, '0' of one   12 name of that agent   13 when the turn is due, in milliseconds
---       14 the command that publishes (_publish.lua)   then for 'open' the ids of the messages
+-- ARGV  action: 'open', for stored messages; 'retry', to make turns due now; 'wait', to make them wait; 'drop', to end them
+--       all_agents: '1' of all agents, '0' of one
+--       agent: name of that one
+--       due: when the turn is due, in milliseconds
+--       publish_command: the command that publishes (_publish.lua)
+--       ids: for 'open', of the messages
 --
 -- Returns {revision, number of changed turns}; or {'messages'} if none of the messages exists, {'turns'} (of too many agents),
 -- {'revision', current} | {'missing'} | {'run'} | {'late', …}; then nothing was written.
 -- include _turns
 use_journal()
-local TURN, action, all, agent, due = owed.TURN, ARGV[10], ARGV[11] == '1', ARGV[12], tonumber(ARGV[13])
+local TURN, action, all, agent, due = owed.TURN, ARG.action, ARG.all_agents == '1', ARG.agent, tonumber(ARG.due)
 local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'P', 'U', 'R')
 local turns, owner = owed.read(known[5]), known[6]
 local names = owed.keys(turns)
@@ -29,9 +32,9 @@ free()
 if action == 'open' then
   local ids, fields = {}, {}
   use_places()
-  for i = 15, #ARGV do fields[#fields + 1] = field_of(ARGV[i]) end
+  for i = START.ids, #ARGV do fields[#fields + 1] = field_of(ARGV[i]) end
   for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 256
-    if place then ids[#ids + 1] = ARGV[14 + i] end
+    if place then ids[#ids + 1] = ARGV[START.ids - 1 + i] end
   end
   if #ids == 0 then return concluded(seen, true, {'messages'}) end
   if not owed.ask(turns, agent, owner, ids, due, now, busy) then return concluded(seen, true, {'turns'}) end
@@ -66,5 +69,5 @@ end
 -- Wakes the subscribers of the conversation, which then read the state of its turns.
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
 -- include _publish
-publish(ARGV[14], log, 0)
+publish(ARG.publish_command, log, 0)
 return concluded(seen, true, {revision, count})

@@ -35,11 +35,11 @@ from redis_history.values.turns import Turn, TurnStatus
 if TYPE_CHECKING:
     from redis_history.store.memory.space import Space
 
-TURN: Final = load_script("turn", *WRITING)
-TURNS: Final = load_script("turns", "_declared")
-TIDY: Final = load_script("tidy", "_declared")
-SEAT: Final = load_script("seat")
-RING: Final = load_script("ring", "_declared")
+TURN: Final = load_script("turn", *WRITING, args="action all_agents agent due publish_command *ids")
+TURNS: Final = load_script("turns", "_declared", keys="state")
+TIDY: Final = load_script("tidy", "_declared", args="entry", keys="subject turns")
+SEAT: Final = load_script("seat", args="run_id most lasts", keys="seats")
+RING: Final = load_script("ring", "_declared", args="agent", keys="state")
 _logger = logging.getLogger("redis_history")
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -102,9 +102,15 @@ class ChangeTurns(Write[int], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[int]:
         agent = (self.agent_name or "").encode()
-        args = [self.action.encode(), b"1" if self.all_agents else b"0", agent, b"%d" % self.due]
-        args.append(settings.publish_command)
-        call = self.script_call(TURN, settings, [*args, *map(str.encode, self.message_ids)])
+        args = TURN.args(
+            action=self.action.encode(),
+            all_agents=b"1" if self.all_agents else b"0",
+            agent=agent,
+            due=b"%d" % self.due,
+            publish_command=settings.publish_command,
+            ids=map(str.encode, self.message_ids),
+        )
+        call = self.script_call(TURN, settings, args)
         return self.send(with_turn_keys(call, self.conversation_id, self.agent_name, settings), settings)
 
     def decode(self, reply: list[Any]) -> int:
@@ -197,7 +203,7 @@ class ListTurns(Op[list[Turn]], Struct, frozen=True):
 
 def _tidy(keys: ConversationKeys) -> Steps[None]:
     base = keys.registry[:-1]
-    call = Call(TIDY, (keys.state, base + b"q", base + b"h"), [b""], as_is)
+    call = Call(TIDY, (keys.state, base + b"q", base + b"h"), TIDY.args(entry=b""), as_is)
     [reply] = yield [call]
     while type(reply) is list and reply[:1] == [b"keys"]:
         call = msgspec.structs.replace(call, keys=(*call.keys, *reply[1:]))
@@ -269,7 +275,7 @@ class LookForTurns(Op[Look], Struct, frozen=True):
                 if names:
                     firsts[owner] = names[0][1]
                 else:
-                    yield Upkeep(once([Call(TIDY, (key, owner[0]), [owner[1]], as_is)]))
+                    yield Upkeep(once([Call(TIDY, (key, owner[0]), TIDY.args(entry=owner[1]), as_is)]))
         candidates = []
         for score, entry, index in found:
             name = firsts.get((index, entry), b"") if entry[:1] == b"u" else entry[1:]
@@ -295,7 +301,8 @@ class RingWorker(Op[None], Struct, frozen=True):
 
     def steps(self, settings: Settings) -> Steps[None]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        yield Call(RING, (keys.state,), [(self.agent_name or "").encode()], as_is, renews=True)
+        args = RING.args(agent=(self.agent_name or "").encode())
+        yield Call(RING, (keys.state,), args, as_is, renews=True)
 
     def apply(self, space: Space) -> None:
         space.turns.ring(space, self.conversation_id, self.agent_name)
@@ -333,7 +340,8 @@ class TakeSeat(Op[bool], Struct, frozen=True):
 
     def steps(self, settings: Settings) -> Steps[bool]:
         key = settings.keyspace.seats(self.agent_name, self.owner)
-        args = [self.run_id.encode(), b"%d" % self.most, b"%d" % round(1000 * self.seconds)]
+        lasts = b"%d" % round(1000 * self.seconds)
+        args = SEAT.args(run_id=self.run_id.encode(), most=b"%d" % self.most, lasts=lasts)
         return (yield Call(SEAT, (key,), args, bool, renews=True))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> bool:

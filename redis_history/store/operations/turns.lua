@@ -1,9 +1,9 @@
 -- Reads the turns of a conversation. After _declared.lua.
 --
--- KEYS  1 state (hash)
+-- KEYS  state: hash
 --
 -- Returns {its turns as in field P of the state (see _turns.lua), without deleted messages, or ''; its owner (field U) or ''}.
-local state = KEYS[1]
+local state = KEY.state
 -- include _turns
 local known = redis.call('HMGET', state, 'P', 'U')
 if not known[1] then return {'', ''} end

@@ -1,10 +1,14 @@
 -- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
--- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>'
---       to end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a
---       decision on a request that is open, and whose message has the content of this revision
---       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
---       14 its usage (see _usage.lua) or ''   15 on: the fields and values of its search document, if there is one
+-- ARGV  condition: also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>' to
+--         end a reply of a dead writer at this number of bytes; or 'decide:<revision>.<digest of the call>' for a decision on a
+--         request that is open, and whose message has the content of this revision
+--       field: of the state, for this message
+--       id: of the message
+--       head: characters, flags, header byte and tool marks
+--       rest: of the body
+--       usage: (see _usage.lua) or ''
+--       document: the fields and values of its search document, if there is one
 --
 -- Returns 'revision sequence timestamp' of the message (unchanged if it has this content already),
 -- or {'contents'} if a large content is missing, so the caller must write it again;
@@ -13,12 +17,12 @@ use_journal()
 use_documents()
 use_places()
 use_replies()
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'u', 'g', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARG.field, 'i', 'a', 's', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
 local names = contents_in(archives_due(known[5], known[8]), known[12])
 contents.use()
-contents.declare(state, contents.held(state, ARGV[11]), names)
-local marks, of, counts = string.sub(ARGV[12], 6), owners(), ARGV[14] ~= ''
+contents.declare(state, contents.held(state, ARG.id), names)
+local marks, of, counts = string.sub(ARG.head, 6), owners(), ARG.usage ~= ''
 local asks = approvals.asks(marks)
 if asks and not approvals.open then
   for _, list in ipairs(approvals.keys(of)) do names[#names + 1] = list end
@@ -32,7 +36,7 @@ local ask = undeclared_keys(lists_and(of, names)) or known[7] and moving(known[7
 if ask then return ask end
 local seen, reply = decided(known[10], known[11])
 if reply then return reply end
-local id, timestamp, sequence, changed, whose, old, archived_one, erased = ARGV[11]
+local id, timestamp, sequence, changed, whose, old, archived_one, erased = ARG.id
 if place then
   timestamp, sequence, changed, whose = place_of(place)
   local time = format('%.0f', timestamp)
@@ -42,8 +46,8 @@ if place then
     archived_one, _, _, erased = find_archived(state, time, sequence, id)
   end
 end
-if place and (old or archived_one) and is_same(old or archived_one, ARGV[12], ARGV[13]) then
-  if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
+if place and (old or archived_one) and is_same(old or archived_one, ARG.head, ARG.rest) then
+  if ARG.expected_revision == '' or tonumber(ARG.expected_revision) == revision or tonumber(ARG.expected_revision) + 1 == changed then
     return unchanged(seen, true, changed .. ' ' .. sequence .. ' ' .. format('%.0f', timestamp))
   end
 end
@@ -54,11 +58,11 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 if archived_one or erased then return unchanged(seen, true, {'unknown'}) end
 
 local now, live_before, settled = clock(), old and is_live(old), nil
-local asked, which = string.match(ARGV[3], '^(%a+):([^;]*)')
+local asked, which = string.match(ARG.condition, '^(%a+):([^;]*)')
 if asked == 'decide' then
   local revision_of, call = string.match(which, '^(%d+)%.(%x+)$')
   -- No later copy of this call can decide, either: a message does not get an earlier revision.
-  if tonumber(revision_of) ~= changed or not approvals.is_open(ARGV[10], call) then return {'unknown'} end
+  if tonumber(revision_of) ~= changed or not approvals.is_open(ARG.field, call) then return {'unknown'} end
 end
 if asked == 'reply' or asked == 'settle' then
   local reply = live_before and reply_at(known[12], sequence)
@@ -79,41 +83,41 @@ if asked == 'reply' or asked == 'settle' then
   end
   if not ends then return unchanged(seen, true, {'unknown'}) end
 end
-local large = math.floor(byte(ARGV[12], 4) / 8) % 2 == 1 and contents.of(id, ARGV[13]) or {}
+local large = math.floor(byte(ARG.head, 4) / 8) % 2 == 1 and contents.of(id, ARG.rest) or {}
 if contents.lacks(state, large) then return {'contents'} end
 local timestamp_text = format('%.0f', timestamp)
 local c = old and characters_of(old) or 0
-local new_c = struct.unpack('>I3', ARGV[12])
-local member = member_of(sequence, timestamp, ARGV[12], ARGV[13])
+local new_c = struct.unpack('>I3', ARG.head)
+local member = member_of(sequence, timestamp, ARG.head, ARG.rest)
 revision = revision + 1
 local newest = head_of_entry(live_before and KIND.REPLY_ENDED or KIND.UPDATED, now)
 write_log(newest, {id, timestamp, sequence})
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - c + new_c,
-           'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. marks)
-note_places(seen, {{ARGV[10], place}})
+           'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARG.field, pack_place(timestamp, whose, sequence, revision) .. marks)
+note_places(seen, {{ARG.field, place}})
 drop_copy()
 -- In this order, because a key that is empty for a moment cannot be made again while its slot leaves this node.
 redis.call('ZADD', messages, timestamp_text, member)
 if old and old ~= member then redis.call('ZREM', messages, old) end
-if #large > 0 or old and contents.has(old) then contents.set(state, id, large, now, ARGV[6] ~= '' and ARGV[6] or known[5]) end
+if #large > 0 or old and contents.has(old) then contents.set(state, id, large, now, ARG.ttl ~= '' and ARG.ttl or known[5]) end
 if live_before then forget_replies(state, {[sequence] = true}) end
 if settled then redis.call('HSET', state, '$' .. settled, revision) elseif asked == 'reply' then redis.call('HDEL', state, '$' .. which) end
-if counts then usage.count({{usage = ARGV[14], field = ARGV[10], time = timestamp}}, of) end
+if counts then usage.count({{usage = ARG.usage, field = ARG.field, time = timestamp}}, of) end
 local generation, named = known[7], id == known[9] and -sequence or sequence
-if #ARGV > 14 then
+if #ARGV >= START.document then
   if not generation then
     generation = token
     redis.call('HSET', state, 'i', generation, 'O', '1')
   end
-  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
+  local ttl, ends = ARG.ttl ~= '' and ARG.ttl or known[5], nil
   if ttl then ends = document_ends(now, ttl) end
-  document(documents_of(generation), generation, named, timestamp, 15, #ARGV, ends)
+  document(documents_of(generation), generation, named, timestamp, START.document, #ARGV, ends)
 elseif generation then -- searches must not find the former content
   attempt('UNLINK', documents_of(generation) .. named)
 end
 if approvals.open or asks then
   -- Those of a live reply count from its end.
   local _, _, _, _, former = place_of(place)
-  approvals.note(ARGV[10], marks, timestamp, sequence, not live_before and string.sub(place, former))
+  approvals.note(ARG.field, marks, timestamp, sequence, not live_before and string.sub(place, former))
 end
 return close_change(seen, revision .. ' ' .. sequence .. ' ' .. timestamp_text, revision, now, known[5], known[7], known[8])

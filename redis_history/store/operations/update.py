@@ -10,7 +10,7 @@ from msgspec import Struct
 from redis_history.store import refusals
 from redis_history.store.changelog import Kind
 from redis_history.store.memory.space import ConversationState, Space, StoredMessage
-from redis_history.store.operations.base import Steps, Write, field_of, said_by
+from redis_history.store.operations.base import CONDITION, Steps, Write, field_of, said_by
 from redis_history.store.operations.scripts import PLACES, WRITING, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.search.redisearch import document
@@ -18,7 +18,7 @@ from redis_history.store.writes import Appended, Entry, Precondition
 from redis_history.values import Message, Position
 from redis_history.values.ids import check_conversation_id
 
-UPDATE: Final = load_script("update", *WRITING, *PLACES)
+UPDATE: Final = load_script("update", *WRITING, *PLACES, args="field id head rest usage *document")
 
 
 class ReplyEnd(Struct, frozen=True):
@@ -61,17 +61,23 @@ class UpdateMessage(Write[Appended | None], frozen=True):
     def steps(self, settings: Settings) -> Steps[Appended | None]:
         message = self.entry.message
         packed = self.entry.packed(zstd=settings.zstd)
-        args = [field_of(message.id), message.id.encode(), packed.head, packed.rest, self.entry.usage]
-        if settings.indexed:
-            args += document(message, self.vectors[0] if self.vectors else b"")
+        args = UPDATE.args(
+            field=field_of(message.id),
+            id=message.id.encode(),
+            head=packed.head,
+            rest=packed.rest,
+            usage=self.entry.usage,
+            document=document(message, self.vectors[0] if self.vectors else b"") if settings.indexed else (),
+        )
         reply = self.reply.token if self.reply is not None else ""
         call = self.script_call(UPDATE, settings, args, packed=[packed], reply=reply)
-        if self.reply is not None:  # in place of 'exists', 'absent' or a lease
+        what = b""  # in place of 'exists', 'absent' or a lease
+        if self.reply is not None:
             what = b"reply:%b" % self.reply.token.encode() if self.reply.token else b"settle:%d" % self.reply.size
-            call.args[2] = what + b";" + call.args[2] if call.args[2] else what
         elif self.decides is not None:
             what = b"decide:%d.%b" % (self.decides.changed, self.decides.call.hex().encode())
-            call.args[2] = what + b";" + call.args[2] if call.args[2] else what
+        if what:
+            call.args[CONDITION] = what + b";" + call.args[CONDITION] if call.args[CONDITION] else what
         return self.send(call, settings)
 
     def decode(self, reply: bytes | list[Any]) -> Appended | None:

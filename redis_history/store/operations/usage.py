@@ -30,7 +30,12 @@ from redis_history.values.usage import (
     total_of,
 )
 
-BUDGET: Final = load_script("budget")
+BUDGET: Final = load_script(
+    "budget",
+    args="action",
+    actions={"set": "id limits", "read": "", "take": "id lasts version tokens cost", "end": "id"},
+    keys="budget",
+)
 
 #: Fields of one hash that are read together.
 _SCANNED: Final = b"1000"
@@ -124,8 +129,9 @@ class BudgetState(Struct, frozen=True):
 class _OnBudget(Struct, Op[BudgetState], frozen=True):
     user_id: int | str
 
-    def _call(self, settings: Settings, *args: bytes) -> Call:
-        return Call(BUDGET, (settings.keyspace.budget(self.user_id),), [*args], _decode, renews=True)
+    def _call(self, settings: Settings, action: str, **values: bytes) -> Call:
+        args = BUDGET.args(action, **values)
+        return Call(BUDGET, (settings.keyspace.budget(self.user_id),), args, _decode, renews=True)
 
     def _state(self, what: str, budget: StoredBudget, now: float) -> BudgetState:
         return BudgetState(what, budget.limits, budget.version, len(budget.running), now)
@@ -144,7 +150,7 @@ class SetBudget(_OnBudget, frozen=True):
 
     def steps(self, settings: Settings) -> Steps[BudgetState]:
         limits = b"" if self.limits is None else encode_limits(self.limits)
-        return (yield self._call(settings, b"set", self.token.encode(), limits))  # type: ignore[no-any-return]
+        return (yield self._call(settings, "set", id=self.token.encode(), limits=limits))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> BudgetState:
         now = time.time()
@@ -158,7 +164,7 @@ class ReadBudget(_OnBudget, frozen=True):
     """The present limits and reservations."""
 
     def steps(self, settings: Settings) -> Steps[BudgetState]:
-        return (yield self._call(settings, b"read"))  # type: ignore[no-any-return]
+        return (yield self._call(settings, "read"))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> BudgetState:
         now = time.time()
@@ -173,10 +179,14 @@ class TakeBudget(_OnBudget, frozen=True):
     used: Numbers
 
     def steps(self, settings: Settings) -> Steps[BudgetState]:
-        used = self.used[0] + self.used[1], self.used[3]
-        numbers = round(1000 * RESERVED_SECONDS), self.version, *used
-        args = b"take", self.run_id.encode(), *(b"%d" % number for number in numbers)
-        return (yield self._call(settings, *args))  # type: ignore[no-any-return]
+        numbers = {
+            "lasts": round(1000 * RESERVED_SECONDS),
+            "version": self.version,
+            "tokens": self.used[0] + self.used[1],
+            "cost": self.used[3],
+        }
+        values = {name: b"%d" % number for name, number in numbers.items()}
+        return (yield self._call(settings, "take", id=self.run_id.encode(), **values))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> BudgetState:
         now = time.time()
@@ -202,7 +212,7 @@ class EndBudget(_OnBudget, frozen=True):
     run_id: str
 
     def steps(self, settings: Settings) -> Steps[BudgetState]:
-        return (yield self._call(settings, b"end", self.run_id.encode()))  # type: ignore[no-any-return]
+        return (yield self._call(settings, "end", id=self.run_id.encode()))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> BudgetState:
         now = time.time()

@@ -97,7 +97,7 @@ local function repeated_messages()
   if conflict then return ended({'conflict', conflict}) end
   if stored and #stored == count then
     -- All messages are stored already. The precondition holds if it held when these messages were stored.
-    if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
+    if mine or (ARG.expected_revision == '' or tonumber(ARG.expected_revision) + 1 == newest) and (ARG.condition ~= 'absent' or newest == 1) then
       local outcome = {'stored', {revision, 0, 0}, stored}
       if not mine then return ended(outcome) end
       if string.find(change.flags, '1', 1, true) then
@@ -124,7 +124,7 @@ end
 local function empty_before(head, above_cap)
   if above_cap then redis.call('HSET', state, 'x', head) end -- takes memory, so that a full server refuses here
   note_recent(seen, known[3], known[9])
-  local pending = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6])
+  local pending = schedule_purge(generation, before_count + (archived_count or 0), lives or ARG.ttl)
   empty(seen)
   generation, archives_end = nil, nil
   return pending

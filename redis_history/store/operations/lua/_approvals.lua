@@ -141,9 +141,9 @@ do
     end
     for _, list in ipairs(approvals.lists(owners)) do
       if not first then
-        redis.call('ZREM', list, ARGV[5])
+        redis.call('ZREM', list, ARG.name)
       else
-        redis.call('ZADD', list, format('%.0f', first), ARGV[5])
+        redis.call('ZADD', list, format('%.0f', first), ARG.name)
         if not ttl or ttl == '' then
           redis.call('PERSIST', list)
         else -- as long as the longest-lived of its conversations: see `live`

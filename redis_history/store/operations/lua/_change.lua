@@ -1,13 +1,18 @@
 -- Shared by all writing scripts.
 --
--- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
--- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'run:…' or ''   4 length of the change log
---       5 name in the registry   6 time to live in milliseconds or ''
---       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
---         with a minus: an earlier copy may have been executed
---       8 '', or the command that publishes the change (_publish.lua)   9 '1' if the caller waits until its writes are durable, and
---         'c' in a cluster; ';' and the milliseconds for which the audit trail keeps changes, if there is one; a line break and who
---         makes the change, if the caller says it
+-- KEYS  state: hash; messages: sorted set; log: the change log, a list; registry: sorted set
+-- ARGV  token: of this change
+--       expected_revision: or ''
+--       condition: 'exists', 'absent', 'run:…' or ''
+--       log_length: of the change log
+--       name: in the registry
+--       ttl: the time to live in milliseconds, or ''
+--       sent: when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known; with
+--         a minus: an earlier copy may have been executed
+--       publishing: '', or the command that publishes the change (_publish.lua)
+--       flags: '1' if the caller waits until its writes are durable, and 'c' in a cluster; ';' and the milliseconds for which the
+--         audit trail keeps changes, if there is one; a line break and who makes the change, if the caller says it
+-- Then the keys and arguments of the script.
 --
 -- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
 -- by its absence, and a command on it may fail in the middle of the script. Dragonfly and Upstash take no undeclared keys at
@@ -62,17 +67,17 @@
 --
 -- A full server refuses the first write of a script, so nothing is written. Scripts that remove data call free()
 -- first: after a write that takes no memory, a full server accepts all later ones.
-local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
+local state, messages, log, registry, token = KEY.state, KEY.messages, KEY.log, KEY.registry, ARG.token
 local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub
 local LIFETIME = 60000000
 -- Arithmetic converts a string to a number at half the cost of tonumber.
-local repeated = byte(ARGV[7]) == 45 -- a minus
-local sent = repeated and -ARGV[7] or ARGV[7] + 0
+local repeated = byte(ARG.sent) == 45 -- a minus
+local sent = repeated and -ARG.sent or ARG.sent + 0
 local mark = tonumber(sub(token, 1, 6), 16)
 local lists_of -- of _lists.lua
-local change = {flags = ARGV[9]} -- by: who makes it; audit: see write_log
-if #ARGV[9] > 2 then
-  change.flags, change.audit, change.by = string.match(ARGV[9], '^(%w*);?(%d*)\n?(.*)$')
+local change = {flags = ARG.flags} -- by: who makes it; audit: see write_log
+if #ARG.flags > 2 then
+  change.flags, change.audit, change.by = string.match(ARG.flags, '^(%w*);?(%d*)\n?(.*)$')
   if change.audit == '' then change.audit = nil end
   if change.by == '' then change.by = nil end
 end
@@ -93,7 +98,7 @@ end
 function change.note(entry)
   local trail = sub(registry, 1, -2) .. 'e'
   local id = redis.call('HGET', state, 'D') or ''
-  redis.call('RPUSH', trail, pack('>I2', #ARGV[5]) .. ARGV[5] .. pack('>I2', #id) .. id .. entry)
+  redis.call('RPUSH', trail, pack('>I2', #ARG.name) .. ARG.name .. pack('>I2', #id) .. id .. entry)
   local oldest = format('%.0f', clock() - change.audit * 1000)
   for _, one in ipairs(redis.call('LRANGE', trail, 0, 7)) do -- a few with each change, so that none takes long
     local at = 3 + struct.unpack('>I2', one)
@@ -112,10 +117,10 @@ local function write_log(head, rest)
   elseif change.by then
     rest = rest .. '\0' .. change.by
   end
-  local excess = redis.call('RPUSH', log, head .. rest) - ARGV[4]
+  local excess = redis.call('RPUSH', log, head .. rest) - ARG.log_length
   if change.audit then change.note(head .. rest) end
   -- Trim several entries together, because each trim wakes the listeners.
-  if excess > 16 and excess > math.min(tonumber(ARGV[4]), 256) then redis.call('LTRIM', log, -ARGV[4], -1) end
+  if excess > 16 and excess > math.min(tonumber(ARG.log_length), 256) then redis.call('LTRIM', log, -ARG.log_length, -1) end
 end
 
 -- The last writes of a change: scores in the registry and in the lists of the owners, and the message to the channel. (Redis converts whole numbers below 2^53 exactly; only `..` rounds them.)
@@ -125,15 +130,15 @@ local function announce(revision, now, owners)
   if redis.call('ZCOUNT', registry, now, '+inf') > 0 then
     now = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2] + 1
   end
-  redis.call('ZADD', registry, now, ARGV[5])
+  redis.call('ZADD', registry, now, ARG.name)
   if owners and (owners[1] or owners[2] or owners[3]) then
     for _, list in ipairs(lists_of(owners)) do
-      if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
+      if redis.call('ZADD', list, now, ARG.name) == 1 and ARG.ttl == '' then redis.call('PERSIST', list) end
     end
   end
-  if ARGV[8] ~= '' then
+  if ARG.publishing ~= '' then
 -- include _publish
-    publish(ARGV[8], log, revision)
+    publish(ARG.publishing, log, revision)
   end
 end
 

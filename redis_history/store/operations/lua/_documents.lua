@@ -50,7 +50,7 @@ local function use_documents()
 
   -- The same for documents that must say where their messages are: the value of 'j' with one more move.
   function note_move(moves, revision, first, last, ttl)
-    note_unfinished('=' .. ARGV[5], '', ttl)
+    note_unfinished('=' .. ARG.name, '', ttl)
     return (moves or '') .. format('%.0f %.0f %.0f;', revision, first, last)
   end
 
@@ -125,7 +125,7 @@ local function use_documents()
       end
     until left <= 0
     redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (revision == 0 and '' or format(' %.0f', revision)))
-    if not known[1] then note_unfinished('+' .. ARGV[5], prefix .. ' ' .. redis.call('HGET', state, 'q')) end -- documents.lua
+    if not known[1] then note_unfinished('+' .. ARG.name, prefix .. ' ' .. redis.call('HGET', state, 'q')) end -- documents.lua
   end
 
   -- Lets archives live half as long again as their conversation, so that not every change must renew them.

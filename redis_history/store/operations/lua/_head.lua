@@ -17,7 +17,7 @@ local function head_of(state, log)
   end
   if head[4] then return NO_EPOCH, 0, head[4] end
   local registry = string.match(state, '^.-}:') .. 'c'
-  if KEYS[4] ~= registry and KEYS[#KEYS] ~= registry then return NO_EPOCH, 0, '', nil, nil, {'keys', registry} end
+  if KEYS[START.further] ~= registry and KEYS[#KEYS] ~= registry then return NO_EPOCH, 0, '', nil, nil, {'keys', registry} end
   local expired = redis.call('ZSCORE', registry, string.sub(state, #registry, -3))
   return NO_EPOCH, 0, expired and struct.pack('>i7I3', tonumber(expired), 0) or ''
 end

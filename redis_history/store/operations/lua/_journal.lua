@@ -43,7 +43,7 @@ local function use_journal()
       if outcome then seen.outcome = cmsgpack.unpack(outcome) end
     end
     if not updated then -- a conversation that has expired, journal and all, is in the registry for a while
-      local ended = redis.call('ZSCORE', registry, ARGV[5])
+      local ended = redis.call('ZSCORE', registry, ARG.name)
       if ended then
         seen.expired = tonumber(ended)
         seen.forgotten = math.max(seen.forgotten, seen.expired)
@@ -83,8 +83,8 @@ local function use_journal()
   -- The last writes of a change. Returns the outcome. `ttl`, `generation`, `archived`: see live.
   function close_change(seen, outcome, revision, now, ttl, generation, archived)
     announce(revision, now, owners())
-    approvals.keep(owners(), ARGV[6] ~= '' and ARGV[6] or ttl, true)
-    live(ARGV[6], now, ttl, generation, archived)
+    approvals.keep(owners(), ARG.ttl ~= '' and ARG.ttl or ttl, true)
+    live(ARG.ttl, now, ttl, generation, archived)
     return concluded(seen, true, outcome)
   end
 

@@ -41,7 +41,7 @@ end
 -- `before`, `archived`: fields l and a.
 local function archives_due(before, archived)
   use_archives()
-  local ttl = ARGV[6] ~= '' and ARGV[6] or before
+  local ttl = ARG.ttl ~= '' and ARG.ttl or before
   if not ttl or not archived then return {} end
   if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
   return archive_index.all(state)
@@ -64,7 +64,7 @@ local function contents_in(archives, streaming, all)
   local more = redis.call('HMGET', state, 'X', '%', '&', 'l')
   if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
   if more[2] then names[#names + 1] = sub(state, 1, -2) .. 'k' end
-  local ttl, ends = ARGV[6] ~= '' and ARGV[6] or more[4], more[3]
+  local ttl, ends = ARG.ttl ~= '' and ARG.ttl or more[4], more[3]
   if ends and (all or ttl and (ttl ~= more[4] or tonumber(ends) <= math.floor(clock() / 1000) + ttl + 1000)) then
     contents.use()
     contents.declare(state, contents.all(state), names)
@@ -101,10 +101,10 @@ end
 
 -- The reply if the precondition does not hold, else nil.
 local function refused(epoch, revision)
-  if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
-  if ARGV[3] == 'exists' and not epoch then return {'missing'} end
-  if ARGV[3] == 'absent' and epoch then return {'exists', revision} end
-  local fence = string.match(ARGV[3], 'run:(.*)$')
+  if ARG.expected_revision ~= '' and tonumber(ARG.expected_revision) ~= revision then return {'revision', revision} end
+  if ARG.condition == 'exists' and not epoch then return {'missing'} end
+  if ARG.condition == 'absent' and epoch then return {'exists', revision} end
+  local fence = string.match(ARG.condition, 'run:(.*)$')
   if fence and not has_lease(fence) then return {'run'} end
 end
 
