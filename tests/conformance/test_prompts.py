@@ -1,14 +1,18 @@
 """`assemble_prompt` on every backend, sync and async."""
 
 import asyncio
+import base64
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Message, assemble_prompt, user
+from redis_history import AsyncHistoryStore, Message, assemble_messages, assemble_prompt, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidInputError
+from redis_history.formats import from_anthropic
+from redis_history.store.operations.keys import Keyspace, content_name
 
 
 @pytest.mark.smoke
@@ -51,3 +55,32 @@ async def test_a_summarizer_that_blocks_does_not_block_the_event_loop(store: Any
         prompt = await asyncio.to_thread(assemble_prompt, target, "c", "a", None, None, summarize)
     assert prompt.messages[0].is_summary
     assert where[0] is not threading.main_thread()
+
+
+def with_image(number: int) -> Message:
+    """A question with a large image, some 2,000 tokens."""
+    data = base64.b64encode(bytes([number]) * 60_000).decode()
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    [message] = from_anthropic([{"role": "user", "content": [image, {"type": "text", "text": str(number) * 4_000}]}])
+    return replace(message, id=str(number))
+
+
+@pytest.mark.parametrize("budget", [1, 5_000, 9_000, None])
+async def test_only_contents_of_the_prompt_are_read(
+    store: Any, stores: Any, server_of: Any, namespace: str, budget: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.append_many("c", [with_image(number) for number in range(6)])
+    options: dict[str, Any] = {"token_budget": budget, "addressed_only_mode": False}
+    expected = assemble_messages(await store.get("c"), "a", options=options)
+    left_out = {one.message_id for one in expected.report.left_out}
+    assert len(left_out) == {1: 5, 5_000: 4, 9_000: 2, None: 0}[budget]
+    if stores.backend != "memory":  # one that is missing would be logged, and a note take its place
+        for node in getattr(server_of(stores.kind), "nodes", [server_of(stores.kind)]):
+            for name in left_out:
+                pattern = b"%b:b:%b*" % (Keyspace(namespace).patterns[0], content_name(name, ""))
+                for key in node.watcher.scan_iter(match=pattern, count=1000):
+                    node.watcher.unlink(key)
+    target = getattr(store, "_target", store)
+    found = assemble_prompt(target, "c", "a", options=options)
+    assert (await found if isinstance(target, AsyncHistoryStore) else found) == expected
+    assert "lacks a content" not in caplog.text

@@ -26,10 +26,12 @@ from redis_history.agents.prompt.options import (
 from redis_history.agents.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
 from redis_history.errors import InvalidInputError
 from redis_history.store._sync.store import HistoryStore
-from redis_history.store.operations import Steps, read_messages
+from redis_history.store.operations import ReadContents, Steps, read_messages
+from redis_history.store.operations.page import with_needed
 from redis_history.store.operations.tasks import Ask, Executes, R, Work
 from redis_history.values import Message, system
 from redis_history.values._validation import check_function, check_integer, check_text, is_coroutine_function
+from redis_history.values.beside import PartialMessage
 from redis_history.values.filters import make_filters
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.sizes import TokenCounter, message_tokens
@@ -83,14 +85,26 @@ def assemble_messages(
 def _assemble(
     conversation_id: str, agent_id: str, agent_name: str | None, options: PromptOptions, summarizer: Any
 ) -> Steps[AssembledPrompt]:
-    found = yield from read_messages(conversation_id, options.max_turns_to_load, make_filters(scope=options.scope))
+    # Images and files count the same whatever they contain, so only those in the prompt are read.
+    scope = make_filters(scope=options.scope)
+    found = yield from read_messages(conversation_id, options.max_turns_to_load, scope, contents="texts")
     assembly = Assembly(found, agent_id, agent_name, options)
     summary: object = None
     if summarizer is not None and assembly.older:
-        arguments = assembly.to_summarize
+        older, former = assembly.to_summarize
+        arguments = ((yield from with_needed(conversation_id, older, "all")), former)
         is_asynchronous = is_coroutine_function(summarizer)
         summary = yield Ask(summarizer, arguments) if is_asynchronous else Work(partial(summarizer, *arguments))
-    return assembly.compose(summary)
+    while True:
+        prompt = assembly.compose(summary)
+        left_out = {one.message_id for one in prompt.report.left_out if not one.partial}
+        lacking = [one for one in found if type(one) is PartialMessage and one.id not in left_out]
+        if not lacking:
+            return prompt
+        # Again with these: what was removed or edited since makes room for others, or needs it.
+        now = dict(zip((one.id for one in lacking), (yield ReadContents(conversation_id, tuple(lacking))), strict=True))
+        found = [message for one in found if (message := now.get(one.id, one)) is not None]
+        assembly = Assembly(found, agent_id, agent_name, options)
 
 
 def _checked(agent_id: object, agent_name: object, options: Any, summarizer: object) -> PromptOptions:
