@@ -215,9 +215,12 @@ class Storm:
         self.later(seconds, number, lambda: os.kill(pid, signal.SIGCONT))
         return True
 
+    def goes_on(self, acts: Sequence[Callable[[], bool]]) -> bool:
+        return time.monotonic() < self.ends - SETTLED
+
     def attack(self, acts: Sequence[Callable[[], bool]]) -> None:
         """All of these about equally often, until the time is over."""
-        while time.monotonic() < self.ends - SETTLED:
+        while self.goes_on(acts):
             began = time.time()
             quiet = began - max((fault.end for fault in self.faults if not fault.worker), default=0.0) > QUIET
             possible = [act for act in acts if quiet or act.__name__ not in OUTAGES]
