@@ -27,7 +27,7 @@ from tests.acceptance.test_run_storm import (
 )
 from tests.acceptance.turn_worker import ATTEMPTS, answer_turns, options
 from tests.support.forks import Forked
-from tests.support.servers import Start, wait_until
+from tests.support.servers import RealServer, Start, wait_until, wait_until_replicated
 
 #: Attempts of a long storm in many conversations, for example 16000; 0: a shorter one, as long as a storm of runs.
 TURNS = int(os.environ.get("REDIS_HISTORY_STORM_TURNS", "0"))
@@ -140,12 +140,16 @@ class _Turns(Storm):
                         first[question] = None
                 lost = set(asked[name]) - set(stored)
                 assert not lost or self.loses_writes and "fail_over" in self.counts, "a question was lost"
-                assert not set(stored) - set(first), "a question was not answered"
-                assert [one for one in first if one in stored] == stored, "the order of questions"
+                unanswered = set(stored) - set(first)
+                assert not unanswered or self.loses_writes and "fail_over" in self.counts, (
+                    f"not answered: {unanswered}, of the attempts {[one for one in attempts if unanswered & {*one[2:]}]}"
+                )
+                stored = [one for one in stored if one not in unanswered]
+                assert [one for one in first if one in set(stored)] == stored, "the order of questions"
                 assert max(map(len, by_question.values()), default=0) <= ATTEMPTS
                 figures["questions"] += len(stored)
                 figures["answers"] += sum(map(len, by_question.values()))
-                figures["lost in failovers"] += len(lost)
+                figures["lost in failovers"] += len(lost) + len(unanswered)
                 figures["answered turns"] += len({message.trace_id for message in answers})
         return {**figures, **self.counts}
 
@@ -157,7 +161,22 @@ class _Turns(Storm):
 
 
 class ServerTurns(_Turns, ServerStorm):
-    pass
+    """In a long storm of many turns, failovers lose nothing, so that each question must be answered. Otherwise an
+    answer or a question of the last half second is lost, and the turn may be closed all the same."""
+
+    loses_writes = not TURNS
+
+    def _leave(self, replica: RealServer) -> None:
+        if self.loses_writes:
+            return super()._leave(replica)
+        with self.server.client() as client:
+            client.client_pause(20_000, all=False)  # writes
+        wait_until_replicated(self.server, replica)
+        replica.watcher.replicaof("NO", "ONE")
+
+    def close(self) -> None:
+        for proxy in self._proxies:
+            proxy.close()
 
 
 class ClusterTurns(_Turns, ClusterStorm):
@@ -198,8 +217,6 @@ def test_a_worker_dies_and_the_server_restarts(own_server: Start, tmp_path: Path
 
     with closing(storm):
         figures = _ride(storm, acts, 0.02)
-        for proxy in storm._proxies[:-1]:
-            proxy.close()
     assert figures["questions"] >= 50
 
 
@@ -227,8 +244,6 @@ def test_a_long_storm_of_turns(own_server: Start, kind: str, tmp_path: Path, rec
     began = time.monotonic()
     with closing(storm):
         figures = _ride(storm, lambda: storm.attack(acts), 0.02 if TURNS else 0.05)
-        for proxy in getattr(storm, "_proxies", ())[:-1]:
-            proxy.close()
     figures["seconds"] = round(time.monotonic() - began, 1)
     record_property("figures", figures)
     print(f"\n{kind}: {figures}")
