@@ -1,5 +1,5 @@
-"""How many empty answers workers give in a second, what `ask` costs beside `append`, how soon an answer begins, and what
-an idle worker costs the server."""
+"""How many empty answers workers give in a second, what `ask` costs beside `append`, how soon an answer begins, and
+what an idle worker costs the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.timing import TEXT, Report, Timing, append_to, in_turn
+from benchmarks.timing import TEXT, Report, Timing, in_turn
 from redis_history import AsyncHistoryStore, AsyncWorker, HistoryStore, user
 
 _TURNS = 1000
