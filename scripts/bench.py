@@ -38,6 +38,7 @@ from benchmarks.load import bench_network, bench_tasks, bench_threads, over_tcp
 from benchmarks.runs import bench_runs
 from benchmarks.search import bench_search, bench_search_memory, bench_search_writes
 from benchmarks.timing import Report, in_turn
+from benchmarks.workers import bench_workers
 from rich.console import Console
 
 from redis_history import HistoryStore
@@ -101,6 +102,7 @@ def main() -> None:
             bench_contents(report, client, store)
             bench_compaction(report, client, url, "off")
             bench_runs(report, client, store, url)
+            bench_workers(report, client, store, url, options.rounds)
             bench_chat(report, url, int(client.info("server")["process_id"]))
             searches = store.capabilities.search_module is not None
         if searches:

@@ -23,7 +23,7 @@ from tests.acceptance.run_worker import HANG, Refused, work
 from tests.faults.deployments import Cluster
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
-from tests.support.servers import Start, wait_until, wait_until_replicated
+from tests.support.servers import RealServer, Start, wait_until, wait_until_replicated
 
 OUTAGES = ("restart", "fail_over")
 #: Seconds between two outages: a server that restarts more often gives holders no time to come back.
@@ -215,9 +215,12 @@ class Storm:
         self.later(seconds, number, lambda: os.kill(pid, signal.SIGCONT))
         return True
 
+    def goes_on(self, acts: Sequence[Callable[[], bool]]) -> bool:
+        return time.monotonic() < self.ends - SETTLED
+
     def attack(self, acts: Sequence[Callable[[], bool]]) -> None:
         """All of these about equally often, until the time is over."""
-        while time.monotonic() < self.ends - SETTLED:
+        while self.goes_on(acts):
             began = time.time()
             quiet = began - max((fault.end for fault in self.faults if not fault.worker), default=0.0) > QUIET
             possible = [act for act in acts if quiet or act.__name__ not in OUTAGES]
@@ -330,8 +333,7 @@ class ServerStorm(Storm):
         primary = ("--replicaof", "127.0.0.1", str(self.server.port))
         replica = self._start(self._kind, tcp=True, options=(*self._options, *primary))
         wait_until_replicated(self.server, replica)
-        replica.watcher.replicaof("NO", "ONE")
-        self.wait(0.5)
+        self._leave(replica)
         for number, proxy in enumerate(self._proxies):
             proxy.refuse()
             if number in self.free or number == self._count:
@@ -339,6 +341,11 @@ class ServerStorm(Storm):
         self.server.kill()
         self.server, replica.options = replica, self._options  # after a restart it is not a replica
         return True
+
+    def _leave(self, replica: RealServer) -> None:
+        """The replica becomes a primary. What is written until clients know of it is lost."""
+        replica.watcher.replicaof("NO", "ONE")
+        self.wait(0.5)
 
     def finish(self) -> None:
         super().finish()

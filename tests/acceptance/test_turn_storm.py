@@ -6,7 +6,9 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,12 @@ from tests.acceptance.test_run_storm import (
 )
 from tests.acceptance.turn_worker import ATTEMPTS, answer_turns, options
 from tests.support.forks import Forked
-from tests.support.servers import Start, wait_until
+from tests.support.servers import RealServer, Start, wait_until, wait_until_replicated
+
+#: Attempts of a long storm in many conversations, for example 16000; 0: a shorter one, as long as a storm of runs.
+TURNS = int(os.environ.get("REDIS_HISTORY_STORM_TURNS", "0"))
+#: How often each fault then happens at least.
+FAULTS = 20
 
 
 class _Asking:
@@ -74,13 +81,30 @@ def _writes(store: HistoryStore, name: str, after: Cursor) -> list[Write]:
 
 
 class _Turns(Storm):
-    """What a storm of turns does differently from one of runs."""
+    """What a storm of turns does differently from one of runs. `notes`: a file to which workers add their attempts.
+    `loses_writes`: whether a failover loses the last writes."""
+
+    loses_writes = True
+
+    def __init__(self, *arguments: Any, notes: Path, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        notes.touch()
+        self._notes = notes
 
     def worker(self, number: int) -> Any:
-        return Forked(answer_turns, self.where(number), str(number), next(self._seeds))
+        return Forked(answer_turns, self.where(number), str(number), next(self._seeds), str(self._notes))
 
     def start(self) -> None:
         self._workers = [self.worker(number) for number in range(self._count)]
+
+    def goes_on(self, acts: Sequence[Callable[[], bool]]) -> bool:
+        if not TURNS:
+            return super().goes_on(acts)
+        return len(self._attempts()) < TURNS or min(self.counts[act.__name__] for act in acts) < FAULTS
+
+    def _attempts(self) -> list[list[str]]:
+        """Of each attempt the run, its number and its questions."""
+        return [line.split(" ") for line in self._notes.read_text().splitlines()]
 
     def _victim(self, seconds: float) -> int | None:
         """A worker for a fault. At least two remain without one."""
@@ -96,6 +120,12 @@ class _Turns(Storm):
         figures: Counter[str] = Counter()
         with HistoryStore(**options(self.where())) as store:
             wait_until(lambda: not store.list_turns(), "all turns to be answered", 120)
+            attempts = self._attempts()
+            tried = Counter(question for _, _, *questions in attempts for question in questions)
+            # A failover that loses writes may lose the failure that was counted last.
+            assert max(tried.values()) <= ATTEMPTS + self.counts["fail_over"] * self.loses_writes
+            assert max(int(number) for _, number, *_ in attempts) <= ATTEMPTS
+            figures["attempts"], figures["most attempts"] = len(attempts), max(tried.values())
             assert store.backend.execute(CountTurns()) == store.backend.execute(CountTurns(open=False)) == 0
             for name in self.rooms:
                 assert overlapping(_writes(store, name, cursors[name])) == set()
@@ -109,15 +139,18 @@ class _Turns(Storm):
                         by_question[question].add(message.trace_id)
                         first[question] = None
                 lost = set(asked[name]) - set(stored)
-                assert not lost or "fail_over" in self.counts, "a question was lost"
-                assert not set(stored) - set(first), "a question was not answered"
-                assert [one for one in first if one in stored] == stored, "the order of questions"
+                may_lose = self.loses_writes and "fail_over" in self.counts
+                assert may_lose or not lost, "a question was lost"
+                unanswered = set(stored) - set(first)
+                tries = [one for one in attempts if unanswered & {*one[2:]}]
+                assert may_lose or not unanswered, f"not answered: {unanswered}, of the attempts {tries}"
+                stored = [one for one in stored if one not in unanswered]
+                assert [one for one in first if one in set(stored)] == stored, "the order of questions"
                 assert max(map(len, by_question.values()), default=0) <= ATTEMPTS
                 figures["questions"] += len(stored)
                 figures["answers"] += sum(map(len, by_question.values()))
-                figures["lost in failovers"] += len(lost)
-                attempts = [message.metadata.get("attempt", 1) for message in answers]
-                figures["most attempts"] = max([figures["most attempts"], *attempts])
+                figures["lost in failovers"] += len(lost) + len(unanswered)
+                figures["answered turns"] += len({message.trace_id for message in answers})
         return {**figures, **self.counts}
 
     def end_workers(self) -> None:
@@ -128,11 +161,27 @@ class _Turns(Storm):
 
 
 class ServerTurns(_Turns, ServerStorm):
-    pass
+    """In a long storm of many turns, failovers lose nothing, so that each question must be answered. Otherwise an
+    answer or a question of the last half second is lost, and the turn may be closed all the same."""
+
+    loses_writes = not TURNS
+
+    def _leave(self, replica: RealServer) -> None:
+        if self.loses_writes:
+            super()._leave(replica)
+            return
+        with self.server.client() as client:
+            client.client_pause(20_000, all=False)  # writes
+        wait_until_replicated(self.server, replica)
+        replica.watcher.replicaof("NO", "ONE")
+
+    def close(self) -> None:
+        for proxy in self._proxies:
+            proxy.close()
 
 
 class ClusterTurns(_Turns, ClusterStorm):
-    pass
+    loses_writes = False
 
 
 def _ride(storm: Any, acts: Any, pause: float) -> dict[str, Any]:
@@ -157,8 +206,8 @@ def _ride(storm: Any, acts: Any, pause: float) -> dict[str, Any]:
 
 
 @pytest.mark.proves("turns")
-def test_a_worker_dies_and_the_server_restarts(own_server: Start) -> None:
-    storm = ServerTurns(own_server, workers=3, rooms=6, seconds=0.0)
+def test_a_worker_dies_and_the_server_restarts(own_server: Start, tmp_path: Path) -> None:
+    storm = ServerTurns(own_server, workers=3, rooms=6, seconds=0.0, notes=tmp_path / "notes")
 
     def acts() -> None:
         storm.wait(1.0)
@@ -169,19 +218,23 @@ def test_a_worker_dies_and_the_server_restarts(own_server: Start) -> None:
 
     with closing(storm):
         figures = _ride(storm, acts, 0.02)
-        for proxy in storm._proxies[:-1]:
-            proxy.close()
     assert figures["questions"] >= 50
 
 
 @pytest.mark.proves("turns")
 @pytest.mark.full
+@pytest.mark.timeout(0 if TURNS else 600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_long_storm_of_turns(own_server: Start, kind: str, record_property: Any) -> None:
+def test_a_long_storm_of_turns(own_server: Start, kind: str, tmp_path: Path, record_property: Any) -> None:
     """Eight workers and a stream of questions: workers are killed, suspended for 15 seconds and cut off; servers
     restart and fail over, and slots move. Each question that is stored is answered, never by two fenced runs at once,
     in the order of its conversation, and no turn is left."""
-    settings: dict[str, Any] = {"workers": 8, "rooms": 40, "seconds": SECONDS + SETTLED}
+    settings: dict[str, Any] = {
+        "workers": 8,
+        "rooms": 200 if TURNS else 40,
+        "seconds": SECONDS + SETTLED,
+        "notes": tmp_path / "notes",
+    }
     storm: Any
     if kind.startswith("cluster"):
         storm = ClusterTurns("valkey" if "valkey" in kind else "plain", **settings)
@@ -191,10 +244,8 @@ def test_a_long_storm_of_turns(own_server: Start, kind: str, record_property: An
         acts = [storm.kill, storm.suspend, storm.cut, storm.restart, storm.fail_over]
     began = time.monotonic()
     with closing(storm):
-        figures = _ride(storm, lambda: storm.attack(acts), 0.05)
-        for proxy in getattr(storm, "_proxies", ())[:-1]:
-            proxy.close()
+        figures = _ride(storm, lambda: storm.attack(acts), 0.02 if TURNS else 0.05)
     figures["seconds"] = round(time.monotonic() - began, 1)
     record_property("figures", figures)
     print(f"\n{kind}: {figures}")
-    assert figures["questions"] >= 4 * SECONDS
+    assert figures["questions"] >= (TURNS // 2 or 4 * SECONDS)

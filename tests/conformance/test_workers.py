@@ -315,13 +315,18 @@ async def test_a_worker_may_run_again_after_a_stop(store: Any) -> None:
     assert await texts(store) == ["0", "0", "1", "1"]
 
 
-async def test_a_wakeup_is_answered_when_it_is_due(store: Any) -> None:
+async def test_a_wakeup_is_answered_when_it_is_due(stores: Any) -> None:
+    """Also if it is due before an idle worker looks the next time."""
+    store, other = stores(), stores()
     async with working(worker_of(store, echo)):
+        await other.ask("first", user("x"))
+        await until_answered(other)
         began = time.monotonic()
-        await store.ask("c", user("later"), at=timedelta(seconds=0.5))
-        await until_answered(store)
-        assert time.monotonic() - began > 0.4
-    assert await texts(store) == ["later", "later"]
+        for number in range(3):
+            await other.ask(f"c{number}", user("later"), at=timedelta(seconds=0.3))
+            await until_answered(other)
+        assert 0.8 < time.monotonic() - began < 8.0  # it looks every 4 to 6 seconds, in a cluster every 8 to 12
+    assert await texts(store, "c0") == ["later", "later"]
 
 
 async def test_a_question_during_a_run_of_others(stores: Any) -> None:

@@ -458,7 +458,9 @@ def _contents(node: Any) -> dict[bytes, bytes]:
     }
     kinds = [(key, client.type(key)) for key in client.keys("*")]
     # "none": it has expired since.
-    return {key: b"\n".join(reads[kind](key)) for key, kind in kinds if kind != b"none" and not _is_unlinked(client, key)}
+    return {
+        key: b"\n".join(reads[kind](key)) for key, kind in kinds if kind != b"none" and not _is_unlinked(client, key)
+    }
 
 
 def _is_unlinked(client: Any, key: bytes) -> bool:

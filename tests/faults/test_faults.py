@@ -63,6 +63,7 @@ def test_promises_hold_under_faults(tmp_path: Path, name: str, full: bool) -> No
 @pytest.mark.proves("faults")
 @pytest.mark.full
 @LONG
+@pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", LONG_DEPLOYMENTS)
 def test_promises_hold_for_long(tmp_path: Path, name: str) -> None:
     operations = OPERATIONS // 2 if "cluster" in name else OPERATIONS

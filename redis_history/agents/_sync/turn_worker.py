@@ -126,7 +126,7 @@ class Worker:
         self._keep_seats_at = 0.0
         self._full: dict[str, float] = {}  # queues of owners whose turns wait for a seat, and until when
         self._queues: dict[str, str] = {}  # by run, that of its owner
-        self._ended: deque[str] = deque()  # conversations whose answers have ended
+        self._seen: deque[str] = deque()  # conversations whose next turn is due at a time that it does not know
         self._signal: Signal | None = None
         self._listens = False
         self._stop_at: float | None = None
@@ -248,8 +248,8 @@ class Worker:
     def _look(self) -> float:
         """Look for turns if it is time. Returns the seconds until the next look, 0 if there are turns."""
         now = time.monotonic()
-        while self._ended:
-            self._next_of[Keyspace.bucket_of(self._ended.popleft())] = now
+        while self._seen:
+            self._next_of[Keyspace.bucket_of(self._seen.popleft())] = now
         due = [bucket for bucket, at in self._next_of.items() if at <= now]
         if now >= self._look_at:
             self._look_at = now + self._poll * rng.uniform(0.8, 1.2)
@@ -306,6 +306,8 @@ class Worker:
             raise
         if outcome.fence is None or outcome.turn is None:
             self._leave_seat(run_id)
+            if not candidate.due and (outcome.run is None or not outcome.run.is_active):
+                self._seen.append(conversation_id)  # the server named it before its turn is due
             return False
         run = Run.of_turn(self._store, conversation_id, run_id, outcome)
         self._running[run_id] = run
@@ -379,7 +381,7 @@ class Worker:
                 self._running.pop(run.run_id, None)
                 self._jobs.pop(run.run_id, None)
                 self._queues.pop(run.run_id, None)
-            self._ended.append(run.conversation_id)  # what it is owed now, perhaps after a pause, must be looked at
+            self._seen.append(run.conversation_id)  # what it is owed now, perhaps after a pause, must be looked at
             self._wake()
 
     # The end

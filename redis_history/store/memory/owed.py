@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from redis_history.store.memory.space import Run, Space
     from redis_history.store.operations.turn import ChangeTurns
 
+#: Workers that poll notice a turn that is due later than in so many seconds.
+_NOTICED: Final = 120.0
 #: Seconds for which workers leave a conversation alone if others wait for its run.
 _BUSY: Final = 1.0
 
@@ -159,7 +161,7 @@ class Turns:
             if run is not None:
                 state.watched = run.expires
             else:
-                self._ring_if_due(space, conversation_id, state, now)
+                self._ring_if_near(space, conversation_id, state, now)
         self._save(conversation_id, states)
 
     def change(self, space: Space, op: ChangeTurns) -> int:
@@ -188,7 +190,7 @@ class Turns:
                     ask.due = min(ask.due, now)
                 if run is not None:
                     state.watched = run.expires
-                self._ring_if_due(space, op.conversation_id, state, now)
+                self._ring_if_near(space, op.conversation_id, state, now)
         dropped = 0
         if op.action == "drop":
             for state in states:
@@ -208,7 +210,7 @@ class Turns:
         for state in waiting:
             state.release("owed")
             state.due = now
-            self._ring_if_due(space, conversation_id, state, now)
+            self._ring_if_near(space, conversation_id, state, now)
         return bool(waiting)
 
     # Runs
@@ -266,7 +268,7 @@ class Turns:
                     state.fail(end.how, now)
             states.append(state)
             state.watched = 0.0
-            self._ring_if_due(space, conversation_id, state, now)
+            self._ring_if_near(space, conversation_id, state, now)
         self._save(conversation_id, states)
 
     def died(self, space: Space, conversation_id: str, fence: int) -> None:
@@ -311,11 +313,12 @@ class Turns:
         """See RingWorker."""
         for state in self.states.get(conversation_id, ()):
             if state.agent_name == agent_name:
-                self._ring_if_due(space, conversation_id, state, time.time())
+                self._ring_if_near(space, conversation_id, state, time.time())
 
-    def _ring_if_due(self, space: Space, conversation_id: str, state: TurnState, now: float) -> None:
+    def _ring_if_near(self, space: Space, conversation_id: str, state: TurnState, now: float) -> None:
         watchers = self.watchers.get(state.agent_name)
-        if state.status == "owed" and max(state.due, state.watched) <= now and watchers:
+        is_near = state.due <= now + _NOTICED and state.watched <= now
+        if state.status == "owed" and is_near and watchers:
             space.wakes.append(partial(rng.choice(watchers), conversation_id))
 
 

@@ -25,6 +25,7 @@ do
   local TURN = {agent = 1, status = 2, run = 3, asked = 4, due = 5, attempt = 6, failures = 7, error = 8, failed = 9, fence = 10,
                 queue = 11, attempts = 12, first_pause = 13, longest_pause = 14, since = 15, asks = 16}
   local CHANNELS, MOST_ASKS = 32, 256
+  local NOTICED = 120000 -- workers that poll notice a turn that is due later than in so many milliseconds
   local bucket, own_name = string.match(state, '^(.-}:)(.*):s$')
   owed.name, owed.TURN = own_name, TURN
 
@@ -190,12 +191,12 @@ do
     end
   end
 
-  -- Makes a turn owed from `due` on.
+  -- Makes a turn owed from `due` on. A worker that is woken before that time waits for it.
   function owed.owe(turn, due, now, is_new)
     turn[TURN.status], turn[TURN.due], turn[TURN.fence] = 'owed', due, 0
     for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
     owed.enqueue(turn, is_new)
-    if due <= now then owed.ring(turn[TURN.agent], now) end
+    if due <= now + NOTICED then owed.ring(turn[TURN.agent], now) end
   end
 
   -- Makes a turn wait for a call that owes it again: of retry, decide or a further message.
