@@ -1,7 +1,7 @@
 -- Shared by all writing scripts.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
--- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'run:…' or ''   4 length of the change log
+-- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'run:…', one of the first two with ';run:…', or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed

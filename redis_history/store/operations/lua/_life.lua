@@ -102,10 +102,12 @@ end
 -- The reply if the precondition does not hold, else nil.
 local function refused(epoch, revision)
   if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
-  if ARGV[3] == 'exists' and not epoch then return {'missing'} end
-  if ARGV[3] == 'absent' and epoch then return {'exists', revision} end
+  if ARGV[3] == '' then return end
   local fence = string.match(ARGV[3], 'run:(.*)$')
   if fence and not has_lease(fence) then return {'run'} end
+  local existence = sub(ARGV[3], 1, 6)
+  if existence == 'exists' and not epoch then return {'missing'} end
+  if existence == 'absent' and epoch then return {'exists', revision} end
 end
 
 -- The value of ':<digest of an id>' without tool marks.
