@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 from agent_framework import (
     Agent,
     AgentResponse,
@@ -19,7 +20,6 @@ from agent_framework import (
     SessionContext,
     tool,
 )
-import pytest
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, assistant, tool_result, tool_use, user
