@@ -2,7 +2,7 @@
 
 The base, for messages of 246 bytes as {id, role, content} in MessagePack: `ZADD` of one message, `ZRANGE` of
 600 with an untyped msgspec decode, and a pipeline of 500 `ZADD`. Calls of a package and of the base alternate, for at
-most 3 seconds a figure, so the whole run ends within 5 minutes. Bytes per message are the growth of the server's
+most 3 seconds a figure, so the whole run ends within 7 minutes. Bytes per message are the growth of the server's
 `used_memory` by up to 3 conversations of 600 messages that were appended one by one, so they include indexes. The last
 line says how much the medians of the base varied between rows: on a quiet machine they differ by less than a fifth.
 """
@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -37,7 +38,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.embedded import EmbeddedServer
 
 TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
-LOADED, BULK, CONVERSATIONS = 600, 500, 3
+LOADED, BULK, CONVERSATIONS, TASKS = 600, 500, 3, 64
 SECONDS = 3.0  # at most, for a figure
 
 #: The medians of `ZADD`, one for each row, in seconds.
@@ -52,6 +53,41 @@ class Calls(NamedTuple):
     bulk: Callable[[int], Any] | None
 
 
+class Later(list[Any]):
+    """The result of a call that has not been awaited yet, for what reads it."""
+
+    events: tuple[Any, ...] = ()
+
+
+class Loop:
+    """Runs each awaitable on one event loop, or collects those of many calls to await them together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.collected: list[Any] | None = None
+
+    def __call__(self, awaitable: Any) -> Any:
+        if self.collected is None:
+            return self.loop.run_until_complete(awaitable)
+        self.collected.append(awaitable)
+        return Later()
+
+    def together(self, calls: Iterable[Callable[[], Any]]) -> None:
+        self.collected = []
+        for call in calls:
+            call()
+        waiting, self.collected = self.collected, None
+
+        async def wait() -> None:
+            await asyncio.gather(*waiting)
+
+        self.loop.run_until_complete(wait())
+
+
+#: Of the packages that are open and only asynchronous.
+LOOPS: list[Loop] = []
+
+
 #: Makes the calls for the conversation of a name.
 Conversation = Callable[[str], Calls]
 Package = Callable[[str], AbstractContextManager[Conversation]]
@@ -62,7 +98,8 @@ Run = Callable[[Any], Any]
 def on_a_loop() -> Iterator[Run]:
     """For packages that are only asynchronous: runs each call on one event loop, with that loop's cost."""
     with asyncio.Runner() as runner:
-        yield runner.get_loop().run_until_complete
+        LOOPS.append(Loop(runner.get_loop()))
+        yield LOOPS[-1]
 
 
 @contextmanager
@@ -117,7 +154,7 @@ def adk_calls(service: Any, name: str, run: Run) -> Calls:
     from google.genai.types import Content, Part
 
     session_of = {"app_name": "compare", "user_id": "u", "session_id": name}
-    session = run(service.create_session(**session_of))
+    session = run(service.get_session(**session_of)) or run(service.create_session(**session_of))
 
     def append() -> None:
         event = Event(author="user", content=Content(role="user", parts=[Part(text=TEXT)]))
@@ -410,6 +447,39 @@ def measure_adapter(adapter: Package, theirs: Package, rounds: int) -> list[str]
             return compare(ours, other, rounds, both)
 
 
+def measure_together(adapter: Package, theirs: Package, rounds: int) -> list[str]:
+    """The time for each of the calls that 64 tasks make at once, or 64 threads where the interface is synchronous."""
+    with ExitStack() as stack:
+        one = stack.enter_context(private_server())
+        pool = stack.enter_context(ThreadPoolExecutor(TASKS))
+        pairs = []
+        for package in (adapter, theirs):
+            known = len(LOOPS)
+            conversation = stack.enter_context(package(one))
+            pairs.append((conversation, LOOPS[-1] if len(LOOPS) > known else None))
+
+        def at_once(name: str, what: str) -> list[Callable[[], None]]:
+            work = []
+            for side, (conversation, loop) in enumerate(pairs):
+                same = what == "load"  # all read one conversation
+                made = [conversation(f"{name}-{side}" + ("" if same else f"-{at}")) for at in range(TASKS)]
+                for _ in range(LOADED if same else 1):
+                    made[0].append()
+                calls = [getattr(one, what) for one in made]
+                work.append(partial(_together, calls, loop, pool))
+            return work
+
+        times = [medians(rounds // TASKS, *at_once(what, what)) for what in ("append", "load")]
+        return [both(ours / TASKS, other / TASKS) for ours, other in times]
+
+
+def _together(calls: list[Callable[[], Any]], loop: Loop | None, pool: ThreadPoolExecutor) -> None:
+    if loop is not None:
+        loop.together(calls)
+    else:
+        list(pool.map(lambda call: call(), calls))
+
+
 @contextmanager
 def private_server() -> Iterator[str]:
     with ExitStack() as stack:
@@ -453,8 +523,12 @@ def main() -> None:
         print(f"adapter: {name} ...", file=sys.stderr, flush=True)
         adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.rounds))
     spread = f"a bare ZADD took {min(BASE_TIMES) * 1e6:.0f} to {max(BASE_TIMES) * 1e6:.0f} µs, by row"
+    together = Table(f"the same with {TASKS} tasks or threads, in ms for each call", "append", "load 600")
+    for name, adapter, theirs in ADAPTERS:
+        print(f"adapter, {TASKS} tasks: {name} ...", file=sys.stderr, flush=True)
+        together.add_row(name, *figures(2, measure_together, adapter, theirs, options.rounds))
     text = f"payload {len(member())} bytes; times of packages in multiples of bare redis-py calls; {spread}"
-    Console(width=120).print(*([] if options.adapters else [table]), text, adapters)
+    Console(width=120).print(*([] if options.adapters else [table]), text, adapters, together)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@ from redis_history.values.usage import Usage
 #: The names of each number, by providers and frameworks.
 _INPUT: Final = (
     *("input_tokens", "prompt_tokens", "prompt_token_count", "promptTokenCount", "input_token_count"),
-    "request_tokens",
+    *("request_tokens", "inputTokens"),
 )
 _OUTPUT: Final = (
     *("output_tokens", "completion_tokens", "candidates_token_count", "candidatesTokenCount", "output_token_count"),
-    "response_tokens",
+    *("response_tokens", "outputTokens"),
 )
 _CACHED: Final = (
     *("cached_tokens", "cache_read_input_tokens", "cache_read_tokens", "cache_read", "cached_content_token_count"),
-    *("cachedContentTokenCount", "cache_read_input_token_count"),
+    *("cachedContentTokenCount", "cache_read_input_token_count", "cacheReadInputTokens"),
 )
 #: Objects inside that have the number of cached tokens.
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "input_token_details", "details")
@@ -46,6 +46,9 @@ def usage_of(given: Any, *, model: Any = None) -> Usage | None:
     read, written = _number(given, _INPUT), _number(given, _OUTPUT)
     if read is None and written is None:
         return None
+    total = given.get("totalTokens")
+    if "inputTokens" in given and type(total) is int:  # with the cache, which Bedrock counts beside the input
+        read = max(read or 0, total - (written or 0))
     details: Mapping[str, Any] = next((given[name] for name in _DETAILS if isinstance(given.get(name), Mapping)), {})
     cached = _number(given, _CACHED) or _number(details, _CACHED) or 0
     cost = next((given[name] for name in _COST if given.get(name) is not None), 0)
@@ -92,6 +95,9 @@ def unwrapped(items: Iterable[Any]) -> tuple[list[Any], dict[int, Usage]]:
             case {"object": "response", "output": [*inside]}:
                 usage = usage_in(item)
                 found += inside
+            case {"output": {"message": Mapping() as message}}:  # of Bedrock
+                usage = usage_in(item)
+                found.append(message)
             case {"candidates": [{"content": Mapping() as content}, *_]}:
                 usage = usage_in(item)
                 found.append(content)

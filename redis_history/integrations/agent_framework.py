@@ -117,7 +117,7 @@ class AgentFrameworkHistory(HistoryProvider):
         framework itself names the author only after that."""
         response = context.response
         for message in () if response is None else response.messages:
-            message.author_name = message.author_name or agent.name
+            message.author_name = message.author_name or getattr(agent, "name", None)
         used = None if response is None else _usage_of(response)
         token = _used.set(used)
         try:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
@@ -62,7 +62,8 @@ class AdkSessionService(BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """Create a session. Raises AlreadyExistsError if this user of the application has a session of this id."""
+        """Create a session. A conversation of its id that others began becomes the session. Raises AlreadyExistsError
+        if this user of the application has a session of this id, or if somebody else owns the conversation."""
         session_id = (session_id or "").strip() or str(uuid.uuid4())
         shared, own = _split(state or {})
         record = Conversation(
@@ -74,9 +75,31 @@ class AdkSessionService(BaseSessionService):
         try:
             created = await self._store.create_conversation(record)
         except errors.ConversationExistsError as error:
-            raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
+            if not await self._adopt(record):
+                raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
+            await self._merge_shared(app_name, user_id, shared)
+            found = await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if found is None:
+                raise SessionNotFoundError(f"Session {session_id} not found.") from error
+            return found
         await self._merge_shared(app_name, user_id, shared)
         return await self._session(created, [])
+
+    async def _adopt(self, record: Conversation) -> bool:
+        """Make a conversation without a session a session, such as one that begins with the question of a chat."""
+        while (found := await self._store.get_conversation(record.conversation_id)) is not None:
+            if _KEY in found.metadata or found.user_id not in (None, record.user_id):
+                return False
+            with suppress(errors.RevisionConflictError):  # read again
+                await self._store.update_conversation(
+                    record.conversation_id,
+                    user_id=record.user_id,
+                    agent_name=record.agent_name,
+                    metadata={**found.metadata, **record.metadata},
+                    expected_revision=found.revision,
+                )
+                return True
+        return False
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None

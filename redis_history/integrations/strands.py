@@ -15,6 +15,7 @@ from redis_history import Conversation, HistoryStore, Message, errors
 from redis_history.agents.tools import SearchOptions, conversation_search_tool
 from redis_history.formats import OnLoss
 from redis_history.formats._notes import foreign_block, opaque
+from redis_history.formats._usage import usage_in
 from redis_history.formats.bedrock import from_bedrock, packed, to_bedrock, unpacked
 from redis_history.integrations import _extras
 from redis_history.values import Participant, large
@@ -274,6 +275,7 @@ def _message(given: SessionMessage, agent_id: str) -> Message:
         message,
         id=id_ if usable else message.id,
         participant=Participant("agent", agent_id) if message.role == "assistant" else None,
+        usage=usage_in(raw.get("metadata") or {}),
         provider_meta={**message.provider_meta, _FORM: note},
     )
 

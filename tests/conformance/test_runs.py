@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from redis_history import RunChanged, assistant, errors, text, tool_use, user
+from redis_history import Conversation, RunChanged, assistant, errors, text, tool_use, user
 from redis_history.integrations.importers import async_export_messages, async_import_messages
 from redis_history.store.operations import Append, EndRun, LeaveRun, ReadHead, StopRun, TakeRun
 from tests.conformance.conftest import SOON, is_gone
@@ -823,3 +823,28 @@ async def test_a_message_that_is_read_while_the_run_writes_one_of_its_id(stores:
         assert (await run.append(user("steer", id="steer"))).duplicate
         await read()
     assert seen == [[], [], ["steer"]]
+
+
+async def test_a_run_does_not_replace_the_precondition_of_a_write(stores: Any, face: str) -> None:
+    if face == "sync":
+        return  # the same scripts; its runs belong to threads
+    store = stores()
+    mine = store.exclusive()
+    await store.append("c", user("q"))
+    async with store.run("c"):
+        with pytest.raises(errors.ConversationExistsError):
+            await mine.create_conversation(Conversation("c", title="another"))
+        with pytest.raises(errors.ConversationExistsError):
+            await mine.append("c", user("again"), must_not_exist=True)
+        await mine.append("c", user("more"), must_exist=True)
+    record = await store.get_conversation("c")
+    assert (record.title, record.message_count) == (None, 2)
+    async with store.run("new"):
+        with pytest.raises(errors.ConversationNotFoundError):
+            await mine.update_conversation("new", title="t")
+        with pytest.raises(errors.ConversationNotFoundError):
+            await mine.append("new", user("q"), must_exist=True)
+        assert (await mine.create_conversation(Conversation("new", title="t"))).title == "t"
+        await store.delete_conversation("new")
+        with pytest.raises(errors.RunLostError):
+            await mine.append("new", user("q"), must_exist=True)

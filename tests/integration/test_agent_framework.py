@@ -1,11 +1,15 @@
 """Agent Framework's contract of a history provider, and its agents with a scripted model."""
 
+import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 from agent_framework import (
     Agent,
+    AgentResponse,
+    AgentSession,
     BaseChatClient,
     ChatMiddlewareLayer,
     ChatResponse,
@@ -13,6 +17,7 @@ from agent_framework import (
     Content,
     FunctionInvocationLayer,
     Message,
+    SessionContext,
     tool,
 )
 from msgspec.structs import replace
@@ -192,3 +197,45 @@ async def test_the_author_is_stored_when_each_call_of_a_model_is_saved(async_sto
     agent = Agent(Says(), name="Researcher", context_providers=[history], **options)
     await agent.run("q", session=agent.create_session(session_id="s"))
     assert [one.author_name for one in await history.get_messages("s")] == [None, "Researcher"]
+
+
+async def test_a_run_without_an_agent_is_stored(async_store: AsyncHistoryStore) -> None:
+    """As the framework's own tests call a provider."""
+    history = AgentFrameworkHistory(async_store)
+    context = SessionContext(session_id="s", input_messages=[Message("user", ["q"])])
+    context._response = AgentResponse(messages=[Message("assistant", ["a"])])
+    await history.after_run(agent=None, session=AgentSession(), context=context, state={})
+    assert [one.text for one in await async_store.get("s")] == ["q", "a"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_session_that_was_kept_resumes_with_the_decision(
+    async_store: AsyncHistoryStore, approved: bool
+) -> None:
+    paid: list[int] = []
+
+    class Pays(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
+        def _inner_get_response(self, *, messages: Sequence[Message], **more: Any) -> Any:
+            async def one() -> ChatResponse:
+                is_done = any(part.type == "function_result" for message in messages for part in message.contents)
+                call = Content.from_function_call("c1", "pay", arguments='{"amount": 3}')
+                return ChatResponse(messages=[Message("assistant", ["done"] if is_done else [call])])
+
+            return one()
+
+    @tool(approval_mode="always_require")
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    agent = Agent(Pays(), tools=[pay], context_providers=[AgentFrameworkHistory(async_store)])
+    session = agent.create_session(session_id="s")
+    await agent.run("pay", session=session)
+    kept = json.dumps(session.to_dict())
+    [waiting] = await async_store.list_approvals()
+    assert (waiting.tool_name, waiting.input, paid) == ("pay", {"amount": 3}, [])
+    await async_store.decide("s", waiting.call_id, approved)
+    result = await agent.run([], session=AgentSession.from_dict(json.loads(kept)))
+    assert (result.text, paid) == ("done", [3] if approved else [])
+    assert await async_store.list_approvals() == []

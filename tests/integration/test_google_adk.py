@@ -19,7 +19,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, user
+from redis_history import AsyncHistoryStore, Conversation, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
 from redis_history.store.operations import ReadPage
 from tests.support.faces import act_after
@@ -105,6 +105,23 @@ async def test_it_does_what_the_service_in_memory_does(async_store: AsyncHistory
     for number, (expected, found) in enumerate(zip(theirs, ours, strict=True)):
         assert found == expected, number
     assert ours[0] == ("s/1", {"app:a": 1, "user:u": 2, "own": 3}, {"app:a": 1})
+
+
+async def test_a_conversation_that_others_began_becomes_a_session(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
+    where = {"app_name": "shop", "user_id": "ann", "session_id": "s"}
+    await async_store.ask("adk/shop/ann/s", user("q"))
+    assert await service.get_session(**where) is None
+    made = await service.create_session(**where, state={"own": 1, "user:lang": "en"})
+    assert ([one.content.parts[0].text for one in made.events], made.state) == (["q"], {"own": 1, "user:lang": "en"})  # type: ignore[union-attr, index]
+    await service.append_event(made, event("a"))
+    assert len((await service.get_session(**where)).events) == 2  # type: ignore[union-attr]
+    assert [one.id for one in (await service.list_sessions(app_name="shop", user_id="ann")).sessions] == ["s"]
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**where)
+    await async_store.create_conversation(Conversation("adk/shop/ann/t", user_id="bob", metadata={"a": 1}))
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(app_name="shop", user_id="ann", session_id="t")
 
 
 async def test_concurrent_changes_of_shared_state_are_merged(async_store: AsyncHistoryStore) -> None:

@@ -25,6 +25,8 @@ from openai import AsyncOpenAI
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.usage import RequestUsage
+from strands import Agent as StrandsAgent
+from strands.session import RepositorySessionManager
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, assistant
 from redis_history import Usage as OurUsage
@@ -35,7 +37,9 @@ from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import from_llama_index
 from redis_history.integrations.openai_agents import AgentsSession
 from redis_history.integrations.pydantic_ai import PydanticAIHistory, to_pydantic_ai
+from redis_history.integrations.strands import StrandsSessionRepository
 from redis_history.values import large
+from tests.integration import test_strands as strands_samples
 from tests.integration.test_claude_agent_sdk import KEY, entry
 from tests.support.models import ModelServer, completion
 
@@ -158,6 +162,22 @@ async def test_agent_framework(async_store: AsyncHistoryStore) -> None:
         await agent.run(question, session=session)
     found = await used(async_store)
     assert [(one.input_tokens, one.output_tokens) for one in found] == [(100, 10)] * 2
+
+
+def test_strands(store: HistoryStore) -> None:
+    """As the model reports it. The question has none."""
+
+    class Model(strands_samples.Model):
+        async def stream(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+            async for one in super().stream(*arguments, **options):
+                yield one
+            counted = {"inputTokens": 60, "outputTokens": 10, "totalTokens": 110, "cacheReadInputTokens": 40}
+            yield {"metadata": {"usage": counted, "metrics": {"latencyMs": 1}}}
+
+    manager = RepositorySessionManager("c", StrandsSessionRepository(store))
+    StrandsAgent(model=Model(), session_manager=manager, callback_handler=None)("q")
+    assert [one.usage for one in store.get("c")] == [None, OurUsage(100, 10, 40)]
+    assert store.usage() == OurUsage(100, 10, 40)
 
 
 async def test_claude_reports_an_answer_with_each_of_its_entries(async_store: AsyncHistoryStore) -> None:

@@ -19,6 +19,7 @@ from redis_history.formats import (
     to_openai_chat,
 )
 from redis_history.formats._usage import usage_of
+from redis_history.formats.bedrock import from_bedrock
 
 ASKED = {"role": "user", "content": "q"}
 CHAT: dict[str, Any] = {
@@ -74,12 +75,19 @@ GEMINI: dict[str, Any] = {
     },
     "modelVersion": "m",
 }
+CONVERSE: dict[str, Any] = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 60, "outputTokens": 10, "totalTokens": 110, "cacheReadInputTokens": 40},
+    "model": "m",  # Bedrock itself does not say it
+}
 READERS: list[tuple[Any, Any, Any]] = [
     (from_openai_chat, CHAT, ASKED),
     (from_mistral, CHAT, ASKED),
     (from_anthropic, ANTHROPIC, ASKED),
     (from_openai_responses, RESPONSE, ASKED),
     (from_gemini, GEMINI, {"role": "user", "parts": [{"text": "q"}]}),
+    (from_bedrock, CONVERSE, {"role": "user", "content": [{"text": "q"}]}),
 ]
 
 
@@ -145,6 +153,10 @@ def test_langchain_dicts() -> None:
         # litellm adds Anthropic's names to its own sum.
         ({"prompt_tokens": 100, "completion_tokens": 1, "cache_read_input_tokens": 40}, Usage(100, 1, 40)),
         ({"input_token_count": 5, "output_token_count": 6}, Usage(5, 6)),
+        # Strands passes OpenAI's sum on, and Anthropic's numbers without the cache.
+        ({"inputTokens": 100, "outputTokens": 1, "totalTokens": 101, "cacheReadInputTokens": 40}, Usage(100, 1, 40)),
+        ({"inputTokens": 60, "outputTokens": 1, "totalTokens": 101, "cacheReadInputTokens": 40}, Usage(100, 1, 40)),
+        ({"inputTokens": 60, "outputTokens": 1}, Usage(60, 1)),
     ],
 )
 def test_numbers_that_no_message_can_have_are_left_out(given: Any, found: Any) -> None:

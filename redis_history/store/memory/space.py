@@ -443,12 +443,12 @@ class Space:
         revision = conversation.revision if conversation else 0
         if precondition.expected_revision not in (None, revision):
             raise refusals.revision_conflict(conversation_id, revision, precondition.expected_revision)
+        if precondition.run is not None and not self.holds(conversation_id, precondition.run):
+            raise refusals.run_lost(conversation_id)
         if precondition.must_exist and conversation is None:
             raise refusals.conversation_missing(conversation_id)
         if precondition.must_not_exist and conversation is not None:
             raise refusals.conversation_exists(conversation_id, revision)
-        if precondition.run is not None and not self.holds(conversation_id, precondition.run):
-            raise refusals.run_lost(conversation_id)
         return conversation
 
     def warn_of_cap(self, what: str, cap: int, option: str) -> None:

@@ -338,7 +338,7 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
     expected = precondition.expected_revision
     existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
     if precondition.run is not None:
-        existence = b"run:" + precondition.run.stored
+        existence += (b";" if existence else b"") + b"run:" + precondition.run.stored
     return (b"" if expected is None else b"%d" % expected), existence
 
 

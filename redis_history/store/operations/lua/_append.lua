@@ -97,7 +97,7 @@ local function repeated_messages()
   if conflict then return ended({'conflict', conflict}) end
   if stored and #stored == count then
     -- All messages are stored already. The precondition holds if it held when these messages were stored.
-    if mine or (ARG.expected_revision == '' or tonumber(ARG.expected_revision) + 1 == newest) and (ARG.condition ~= 'absent' or newest == 1) then
+    if mine or (ARG.expected_revision == '' or tonumber(ARG.expected_revision) + 1 == newest) and (sub(ARG.condition, 1, 6) ~= 'absent' or newest == 1) then
       local outcome = {'stored', {revision, 0, 0}, stored}
       if not mine then return ended(outcome) end
       if string.find(change.flags, '1', 1, true) then

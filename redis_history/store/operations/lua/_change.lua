@@ -3,7 +3,7 @@
 -- KEYS  state: hash; messages: sorted set; log: the change log, a list; registry: sorted set
 -- ARGV  token: of this change
 --       expected_revision: or ''
---       condition: 'exists', 'absent', 'run:…' or ''
+--       condition: 'exists', 'absent', 'run:…', one of the first two with ';run:…', or ''
 --       log_length: of the change log
 --       name: in the registry
 --       ttl: the time to live in milliseconds, or ''

@@ -102,10 +102,12 @@ end
 -- The reply if the precondition does not hold, else nil.
 local function refused(epoch, revision)
   if ARG.expected_revision ~= '' and tonumber(ARG.expected_revision) ~= revision then return {'revision', revision} end
-  if ARG.condition == 'exists' and not epoch then return {'missing'} end
-  if ARG.condition == 'absent' and epoch then return {'exists', revision} end
+  if ARG.condition == '' then return end
   local fence = string.match(ARG.condition, 'run:(.*)$')
   if fence and not has_lease(fence) then return {'run'} end
+  local existence = sub(ARG.condition, 1, 6)
+  if existence == 'exists' and not epoch then return {'missing'} end
+  if existence == 'absent' and epoch then return {'exists', revision} end
 end
 
 -- The value of ':<digest of an id>' without tool marks.
