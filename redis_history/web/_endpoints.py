@@ -508,8 +508,9 @@ async def edit(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def ask_again(view: LiveView, request: ApiRequest) -> Response:
-    """Have the message of a user answered again: what follows it is deleted, which needs the right "delete"."""
+    """Have the message of a user answered again: what follows it is deleted, which also needs the right "delete"."""
     name, message_id, by = request.path["conversation"], request.path["message"], await _by(view, request)
+    await view.confirm(request.http, name, "delete")
     options = {"agent_name": _agent_of(request)} if "agent_name" in request.body else {}
     run = await view.store.get_run(name)
     if run is not None and run.is_active:
@@ -529,7 +530,6 @@ async def ask_again(view: LiveView, request: ApiRequest) -> Response:
     if len(following) > _MOST_REPLACED:
         raise ConflictError(f"more than {_MOST_REPLACED:,} messages follow this one: branch from it instead")
     if following:
-        await view.confirm(request.http, name, "delete")
         revision = snapshot.cursor.revision  # nothing that came meanwhile is lost
         await view.store.delete_messages(name, following, expected_revision=revision, by=by)
     return answer({"changed": await view.store.retry_turn(name, **options)})

@@ -91,7 +91,7 @@ export function costOf({ cost, model, input_tokens: read, output_tokens: written
   return about + money(((read - cached) * price[0] + written * price[1] + cached * price[2]) / 1e6);
 }
 
-const money = (value) => `$${value >= 10 ? NUMBER.format(Number(value.toFixed(2))) : Number(value.toPrecision(2))}`;
+const money = (value) => `$${value >= 1 ? NUMBER.format(Number(value.toFixed(2))) : Number(value.toPrecision(2))}`;
 
 /** A hue from 0 to 359, derived from a text (FNV-1a). */
 export function hue(text) {

@@ -85,7 +85,7 @@ function actions({ message, archived }, conversation) {
     change("branch", "Branch", "fork"),
     ends && change("pin", message.metadata?.pinned ? "Unpin" : "Pin", "pin"),
     ends && texts === 1 && change("pencil", "Edit", "edit"),
-    message.role === "user" && !archived && change("retry", "Ask again", "append"),
+    message.role === "user" && !archived && change("retry", "Ask again", "delete"),
     ends && change("trash", "Delete message", "delete"),
   );
 }

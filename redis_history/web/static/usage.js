@@ -90,6 +90,7 @@ export class UsageView {
         number(used.output_tokens),
         costOf(used),
       ]);
+    byId("usage").classList.toggle("free", !costOf(usage)); // hides the column of costs
     byId("usage-agents").replaceChildren(...rows.map((cells) => el("tr", ...cells.map((cell) => el("td", cell)))));
   }
 
