@@ -38,9 +38,10 @@ _LOGIN: Final = (
     "<input type=password name=token autocomplete=current-password required></label> <button>Sign in</button></form>"
     "</html>"
 )
-#: Forms are forbidden elsewhere.
+#: Forms are forbidden elsewhere. Without a referrer, browsers send no origin with a form.
 _LOGIN_HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
 }
 #: Bytes of a form with a token, and seconds to send it.
 _FORM: Final = 2_000

@@ -25,7 +25,9 @@ from redis_history.web import Action, LiveView, allow_all
 from redis_history.web._prices import price_of
 from tests.support.web import at, client
 
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 BASE64 = base64.b64encode(PNG).decode()
 URL = f"data:image/png;base64,{BASE64}"
 #: More than what stands in the message itself.
@@ -53,7 +55,9 @@ async def test_images_in_messages_are_served_and_nothing_else_is(web: Any, store
     anthropic = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
     mcp = {"type": "image", "data": BASE64, "mimeType": "image/webp"}
     chat = {"type": "image_url", "image_url": {"url": URL}}
-    await store.append_many("c", [assistant(tool_use("t", "look")), tool(tool_result("t", [anthropic, mcp, chat]), id="r")])
+    await store.append_many(
+        "c", [assistant(tool_use("t", "look")), tool(tool_result("t", [anthropic, mcp, chat]), id="r")]
+    )
     found = {one["id"]: one for one in (await web.get(at("c", "messages"))).json()["messages"]}
     assert [part.get("images") for part in found["m"]["parts"]] == [[0], None, None, None, [1], [2], [3], [4]]
     assert len(found["m"]["parts"][4]["reference"]) < len(LARGE), "the page does not get large images with the messages"

@@ -80,7 +80,10 @@ export class Sidebar {
     }
     this.next = null;
     this.show();
-    this.load().catch((error) => this.fail(error));
+    this.load().then(
+      () => this.offer(),
+      (error) => this.fail(error),
+    );
   }
 
   /** Whether the form selects a conversation. */

@@ -126,7 +126,7 @@ export class UsageView {
       texts.push(
         `Budget${period === "total" ? "" : ` of a ${period}`}`,
         tokens !== null && `${number(totalOf(used))} of ${number(tokens)} tokens`,
-        cost !== null && `${costOf(used) || "$0"} of ${costOf({ cost }) || "$0"}`,
+        cost !== null && `${costOf({ cost: used.cost }) || "$0"} of ${costOf({ cost }) || "$0"}`,
         exhausted && "used up",
         resets && `begins anew ${exact(resets)}`,
       );
