@@ -129,9 +129,9 @@ _SCHEMAS: Final = {
     ),
 }
 _PARAMETERS: Final = _fields(
-    "conversation message image user call limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
-    "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool "
-    "status:turn_status"
+    "conversation message image user call limit:limit cursor:page user_id agent_name forked_from last:flag "
+    "before:position since:position until:day by:group first:flag include_archived:flag after:cursor q role:role "
+    "participant tool status:turn_status"
 )
 _BODY: Final = _fields(
     "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean approved:boolean "

@@ -33,8 +33,8 @@ _INVITED: Final = 60
 _now = time.time
 _PAGE: Final = "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
 _LOGIN: Final = (
-    f"{_PAGE}<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed, or enter its token. "
-    "If you just did, <a href='./'>go on</a>.</p><form method=post action='./'><label>Token "
+    f"{_PAGE}<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed, or enter its "
+    "token. If you just did, <a href='./'>go on</a>.</p><form method=post action='./'><label>Token "
     "<input type=password name=token autocomplete=current-password required></label> <button>Sign in</button></form>"
     "</html>"
 )

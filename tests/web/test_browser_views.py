@@ -1,4 +1,4 @@
-"""The page in real Chromium: usage, the inbox of approvals, filters of the list, and what a user may do with messages."""
+"""The page in real Chromium: usage, approvals, filters of the list, images, and what a user may do with messages."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -38,6 +38,7 @@ def spend(store: HistoryStore, name: str, owner: int | str, agent: str, days_ago
     store.append(name, assistant("x", usage=Usage(**usage), timestamp=moment))
 
 
+@pytest.mark.full
 async def test_usage_of_all_of_a_user_and_of_a_day(windows: Windows, server: RealServer, namespace: str) -> None:
     prices = ("--price", "m-1=2/10/1", "--price", "*=1/10")
     with (
@@ -124,6 +125,7 @@ async def test_no_cost_is_shown_that_nobody_gave(windows: Windows, server: RealS
         await windows.close()
 
 
+@pytest.mark.full
 async def test_the_inbox_of_approvals(windows: Windows, server: RealServer, namespace: str) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     with (
@@ -169,6 +171,7 @@ async def test_the_inbox_of_approvals(windows: Windows, server: RealServer, name
         await windows.close()
 
 
+@pytest.mark.full
 async def test_the_list_shows_one_owner_or_agent(windows: Windows, server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store, serve(server.url, namespace) as view:
 
@@ -210,6 +213,21 @@ async def test_the_list_shows_one_owner_or_agent(windows: Windows, server: RealS
         values = "all => all.map(one => one.value)"
         assert await page.locator("#known-owners option").evaluate_all(values) == ['"7"', "7", "ann", "bob"]
         await windows.close()
+
+
+async def test_an_owner_is_chosen_and_a_call_is_approved(windows: Windows, desk: Site) -> None:
+    """The short form of the two tests before."""
+    name, store = desk.name("inbox"), desk.store
+    store.create_conversation(Conversation(name, user_id=name))
+    store.append(name, assistant(tool_use(name, name, {"sum": 3}, needs_approval=True), id="m"))
+    page = await (await windows(desk.address)).open()
+    await page.get_by_text("User and agent").click()
+    await page.get_by_label("Only of user").fill(name)
+    await expect(page.locator("#conversations li[data-id]")).to_have_count(1)
+    await page.locator("#approvals-link").click()
+    await page.locator(".approval", has_text=name).get_by_role("button", name="Approve").click()
+    await expect(page.locator("#approvals-note")).to_have_text(f"{name}: approved.")
+    assert [one.call_id for one in store.list_approvals(user_id=name)] == []
 
 
 async def act(page: Page, message: str, name: str) -> None:
@@ -349,6 +367,7 @@ async def test_a_damaged_image_says_so(window: Window, site: Site) -> None:
     await expect(page.locator(".row[data-id=m]")).to_contain_text("a.png cannot be shown")
 
 
+@pytest.mark.full
 async def test_signed_out_and_in_again_with_the_token(windows: Windows, server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store, serve(server.url, namespace) as view:
         store.append("c", user("Before."))

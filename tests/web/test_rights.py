@@ -1,6 +1,6 @@
-"""The matrix of rights, with 10,528 responses. Each request is sent with each action alone, with all other actions, with
-all actions and without any. The conversation belongs to the client or to another user, is new or was deleted, and the
-client is signed in or not."""
+"""The matrix of rights, with 10,528 responses. Each request is sent with each action alone, with all other actions,
+with all actions and without any. The conversation belongs to the client or to another user, is new or was deleted, and
+the client is signed in or not."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator

@@ -5,7 +5,9 @@ import { byId, button, el, setText } from "./dom.js";
 import { ago, brief, exact, shorten } from "./format.js";
 import { data, pretty } from "./prose.js";
 
-const PACE = 2_000; // milliseconds between two requests after changes
+// Milliseconds between two requests after changes: while the inbox is shown, and for the number at its button.
+const PACE = 2_000;
+const SELDOM = 10_000;
 
 export class Approvals {
   /** `titleOf(id)`: the title of a conversation, if the list has it. */
@@ -18,11 +20,13 @@ export class Approvals {
     document.addEventListener("visibilitychange", () => this.stale && this.soon());
   }
 
-  /** Something has changed: load the list again, but not more often than every two seconds. */
+  /** Something has changed: load the list again, together with what changes until then. */
   soon() {
     this.stale = document.hidden;
     if (this.stale) return;
-    this.waiting ??= setTimeout(() => this.load(), PACE);
+    const pace = byId("approvals").hidden ? SELDOM : PACE;
+    this.waiting ??= setTimeout(() => this.load(), this.loaded ? pace : 0);
+    this.loaded = true;
   }
 
   async load() {
