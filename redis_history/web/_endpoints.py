@@ -508,9 +508,8 @@ async def edit(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def ask_again(view: LiveView, request: ApiRequest) -> Response:
-    """Have the message of a user answered again: what follows it is deleted, which also needs the right "delete"."""
+    """Have the message of a user answered again: what follows it is deleted."""
     name, message_id, by = request.path["conversation"], request.path["message"], await _by(view, request)
-    await view.confirm(request.http, name, "delete")
     options = {"agent_name": _agent_of(request)} if "agent_name" in request.body else {}
     run = await view.store.get_run(name)
     if run is not None and run.is_active:

@@ -209,6 +209,8 @@ class LiveView(Guarded):
             right = "read"
         # The body decides which of two rights is needed, so either right is sufficient for reading the body.
         await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
+        for further in endpoint.also:
+            await self.check(http, name, further)
         if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
             await request.read_body(self.limits.patience)
         request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
@@ -217,7 +219,8 @@ class LiveView(Guarded):
         elif endpoint.as_fields:
             request.user = await self.signed_in(http)
         if endpoint.fields is not None:
-            await self.confirm(http, name, right)
+            for needed in (right, *endpoint.also):
+                await self.confirm(http, name, needed)
         return request
 
     async def confirm(self, http: Request, name: str | None, right: Action) -> None:
@@ -307,7 +310,7 @@ class Endpoint(NamedTuple):
 
     `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
     needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
-    nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
+    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: rights that are needed, too.
     """
 
     run: Callable[[LiveView, ApiRequest], Awaitable[Response]]
@@ -316,6 +319,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     fields: tuple[str, ...] | None = None
     as_fields: tuple[str, ...] = ()
+    also: tuple[Action, ...] = ()
 
 
 async def openapi(view: LiveView, request: ApiRequest) -> Response:
@@ -364,7 +368,9 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     },
     f"{_MESSAGE}/edit": {"POST": Endpoint(_endpoints.edit, "edit", "Message", (), ("text",))},
     f"{_MESSAGE}/images/{{image}}": {"GET": Endpoint(_endpoints.image, "read", "Image")},
-    f"{_MESSAGE}/retry": {"POST": Endpoint(_endpoints.ask_again, "append", "Changed", (), ("agent_name",))},
+    f"{_MESSAGE}/retry": {
+        "POST": Endpoint(_endpoints.ask_again, "append", "Changed", (), ("agent_name",), also=("delete",)),
+    },
     f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
     f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
