@@ -30,6 +30,7 @@ from benchmarks.calls import (
     bench_ttl,
 )
 from benchmarks.chat import bench_chat
+from benchmarks.contents import bench_contents
 from benchmarks.doorbells import bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_memory
@@ -97,6 +98,7 @@ def main() -> None:
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
+            bench_contents(report, client, store)
             bench_compaction(report, client, url, "off")
             bench_runs(report, client, store, url)
             bench_chat(report, url, int(client.info("server")["process_id"]))

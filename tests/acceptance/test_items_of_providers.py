@@ -97,7 +97,7 @@ def closing(open_store: Open) -> Iterator[Open]:
         store.close()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.full)])
 def opened(request: pytest.FixtureRequest, server: RealServer, namespace: str) -> Iterator[Open]:
     """Open stores in memory or on Redis, and close them all after the test."""
     where = {"url": "memory://"} if request.param == "memory" else {"url": server.url, "namespace": namespace}

