@@ -310,7 +310,7 @@ class Endpoint(NamedTuple):
 
     `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
     needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
-    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: further rights that it needs.
+    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: further rights.
     """
 
     run: Callable[[LiveView, ApiRequest], Awaitable[Response]]

@@ -351,10 +351,10 @@ for (const one of document.querySelectorAll(".back")) {
 byId("theme-button").addEventListener("click", KEYS.t);
 help.addEventListener("click", (event) => event.target === help && help.close());
 offerExport(timeline);
-offerWrites(timeline);
 addEventListener("hashchange", follow);
 
 openListStream({ onEvent: listChanged, onState: listLinked });
 begin();
 follow();
+offerWrites(timeline); // after `follow`, whose events it also gets
 if (timeline.id === null) readRights();
