@@ -86,6 +86,7 @@ function follow() {
   const view = Object.hasOwn(VIEWS, route.view ?? "") ? route.view : null;
   const conversation = view ? null : route.conversation;
   const opens = conversation !== timeline.id;
+  const former = app.dataset.view;
   app.dataset.view = view ?? (conversation === null ? "list" : "conversation");
   byId("welcome").hidden = app.dataset.view !== "list";
   byId("conversation").hidden = conversation === null;
@@ -100,7 +101,7 @@ function follow() {
   }
   if (view) {
     VIEWS[view](route);
-    byId(`${view}-title`).focus({ preventScroll: true });
+    if (view !== former) byId(`${view}-title`).focus({ preventScroll: true });
   } else if (conversation !== null && message !== null) jump(message);
   else if (conversation !== null && opens) timeline.scroller.focus({ preventScroll: true });
   showTitle();
