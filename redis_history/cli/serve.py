@@ -48,10 +48,13 @@ _UNANSWERED = 60_000
               help="Maximum number of open streams of one client address.")  # fmt: skip
 @click.option("--secure-cookie/--no-secure-cookie", default=None,
               help="Send the cookie only over https. Default: only if the sign-in used https.")  # fmt: skip
+@click.option("--price", "prices", multiple=True, metavar="MODEL=INPUT/OUTPUT",
+              help="What a million tokens of a model cost, such as m-1=2.5/10, or m-1=2.5/10/0.25 with the price of "
+              "cached input. '*' is for totals and other models. Repeatable.")  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Open the view in the browser.")
 def serve_command(
     context: Context, host: str, port: int, allow_writes: bool, hosts: tuple[str, ...], max_streams: int,
-    max_streams_per_address: int, secure_cookie: bool | None, show: bool,
+    max_streams_per_address: int, secure_cookie: bool | None, prices: tuple[str, ...], show: bool,
 ) -> None:  # fmt: skip
     """Show conversations in a browser, live.
 
@@ -62,11 +65,13 @@ def serve_command(
         import uvicorn
 
         from redis_history.web import Limits, LiveView
+        from redis_history.web._prices import price_of
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
     except ImportError as error:
         raise missing("cli,web", error) from error
     token = check_token(os.environ.get("REDIS_HISTORY_TOKEN") or secrets.token_urlsafe(24))
+    priced = dict(map(price_of, prices))
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
     class Server(uvicorn.Server):
@@ -95,7 +100,8 @@ def serve_command(
         async with AsyncHistoryStore(context.url, namespace=context.namespace, retry=retry, **searching) as store:
             address = parse_url(context.url).address
             invitation = Invitation() if show else None
-            view = LiveView(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
+            options: dict[str, Any] = {"address": address, "limits": limits, "prices": priced}
+            view = LiveView(store, authorize=holder, read_only=not allow_writes, **options)
             app = application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation)
             server = Server(_limited(app, lifespan="off", timeout_graceful_shutdown=2 * _GRACE))
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,7 +14,13 @@ from starlette.responses import Response
 
 from redis_history._version import __version__
 from redis_history.agents.compaction.summaries import summary_text
-from redis_history.errors import ConversationExistsError, ConversationNotFoundError, MessageNotFoundError
+from redis_history.errors import (
+    ConflictError,
+    ConversationExistsError,
+    ConversationNotFoundError,
+    MessageNotFoundError,
+    RevisionConflictError,
+)
 from redis_history.formats.json_form import dumps, message_of
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import (
@@ -29,10 +35,11 @@ from redis_history.store.operations import (
 from redis_history.store.operations.base import MAX_BY
 from redis_history.store.operations.listing import FIRST_MESSAGES, Place
 from redis_history.store.search.hits import SearchHits
-from redis_history.values import Conversation, Message, Position, Usage
+from redis_history.values import Conversation, Message, Position, TextPart, Usage
 from redis_history.values.ids import owner_of
 from redis_history.values.usage import UsageGroup
-from redis_history.web._http import MOST, ApiRequest, answer, bad_input
+from redis_history.web._http import MOST, ApiRequest, Refused, answer, bad_input
+from redis_history.web._images import image_in
 from redis_history.web._shape import (
     approval_shape,
     conversation_shape,
@@ -42,6 +49,7 @@ from redis_history.web._shape import (
     run_shape,
     turn_shape,
 )
+from redis_history.web.access import Action
 
 if TYPE_CHECKING:
     from redis_history.web.routing import LiveView
@@ -53,6 +61,13 @@ _MOST_EXAMINED: Final = 1000
 _EXAMINED: Final = 500
 #: Conversations whose titles and newest messages are read together.
 _PREVIEWED: Final = 500
+#: Actions that name no conversation, and those of a view that is read-only.
+_WITHOUT_CONVERSATION: Final = frozenset(("list", "erase", "usage"))
+_READING: Final = frozenset(("list", "read", "usage"))
+#: Messages that a question may have behind it to be asked again, and attempts to edit a message while others change
+#: the conversation.
+_MOST_REPLACED: Final = 1000
+_EDITS: Final = 20
 #: Messages read together, and bytes after which a response is full and says that there are more.
 _PAGE: Final = 200
 _FULL: Final = 8_000_000
@@ -71,8 +86,20 @@ async def status(view: LiveView, request: ApiRequest) -> Response:
             # A page needs no more. The other capabilities describe the server to its operator.
             "capabilities": {name: getattr(found, name) for name in ("backend", "mode", "search", "doorbell")},
             "summary_prefix": summary_text("").removesuffix("]"),
+            "sign_in": view.sign_in,
+            "prices": view.prices,
         }
     )
+
+
+async def rights(view: LiveView, request: ApiRequest) -> Response:
+    """What the client may do: with the conversation, or without one."""
+    name = request.conversation_id
+    actions = [one for one in get_args(Action) if (one in _WITHOUT_CONVERSATION) == (name is None)]
+    if view.read_only:
+        actions = [one for one in actions if one in _READING]
+    allowed = await asyncio.gather(*(view.allows(request.http, name, one) for one in actions))
+    return answer({"rights": [one for one, may in zip(actions, allowed, strict=True) if may]})
 
 
 async def conversations(view: LiveView, request: ApiRequest) -> Response:
@@ -196,8 +223,13 @@ async def approvals(view: LiveView, request: ApiRequest) -> Response:
     found = await view.store.list_approvals(user_id=owner, agent_name=agent, limit=examined)
     names = dict.fromkeys(one.conversation_id for one in found)
     lives = await rights.unchanged(await rights.readable(names))
-    shapes = [approval_shape(one) for one in found if one.conversation_id in lives]
-    return answer({"approvals": shapes[:limit]})
+    shown = [one for one in found if one.conversation_id in lives][:limit]
+    names = {} if view.read_only else dict.fromkeys(one.conversation_id for one in shown)
+    allowed = await asyncio.gather(*(view.allows(request.http, name, "decide") for name in names))
+    deciding = {name for name, may in zip(names, allowed, strict=True) if may}
+    return answer(
+        {"approvals": [approval_shape(one) | {"may_decide": one.conversation_id in deciding} for one in shown]}
+    )
 
 
 async def decide(view: LiveView, request: ApiRequest) -> Response:
@@ -243,6 +275,22 @@ async def message(view: LiveView, request: ApiRequest) -> Response:
     if found is None:
         raise _unknown_message(message_id)
     return answer(message_shape(found, whole=True))
+
+
+async def image(view: LiveView, request: ApiRequest) -> Response:
+    """An image that stands in a message, by its number among the `images` of the message's parts. The address of an
+    image elsewhere leads nowhere: the server fetches nothing for a client."""
+    found = await view.store.get_message(request.path["conversation"], request.path["message"])
+    number = request.path["image"]
+    shown = image_in(found, int(number)) if found is not None and number.isdecimal() and len(number) < 5 else None
+    if shown is None:
+        raise Refused(404, "not_found", "there is no such image in this message")
+    content = await asyncio.to_thread(shown.content)
+    if content is None:
+        raise Refused(404, "not_found", "this image is damaged: it is not base64")
+    # A page that scrolls asks again and again. What a number means changes only with the message.
+    headers = {"cache-control": "private, max-age=300", "content-security-policy": "default-src 'none'; sandbox"}
+    return Response(content, headers=headers, media_type=shown.mime_type)
 
 
 async def originals(view: LiveView, request: ApiRequest) -> Response:
@@ -429,6 +477,69 @@ async def delete_message(view: LiveView, request: ApiRequest) -> Response:
     if not await view.store.delete_messages(request.path["conversation"], [message_id], by=by):
         raise _unknown_message(message_id)
     return Response(status_code=204)
+
+
+async def edit(view: LiveView, request: ApiRequest) -> Response:
+    """Replace the text of a message. Its other parts stay, and whatever is changed meanwhile elsewhere."""
+    name, message_id, by = request.path["conversation"], request.path["message"], await _by(view, request)
+    text = request.body.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise bad_input("text must be a string that is not blank")
+    for attempt in range(_EDITS):
+        revision = (await view.store.snapshot(name, limit=1, contents=False)).cursor.revision
+        found = await view.store.get_message(name, message_id)
+        if found is None:
+            raise _unknown_message(message_id)
+        places = [at for at, part in enumerate(found.parts) if isinstance(part, TextPart)]
+        if len(places) != 1 or found.status == "streaming" or found.is_summary:
+            raise ConflictError(
+                "only a message with one text can be edited, which is no summary and is not being written"
+            )
+        parts = [TextPart(text) if at == places[0] else part for at, part in enumerate(found.parts)]
+        changed = replace(found, parts=tuple(parts))
+        try:
+            done = await view.store.update_message(name, changed, expected_revision=revision, by=by)
+        except RevisionConflictError:
+            if attempt == _EDITS - 1:
+                raise
+        else:
+            break
+    return answer(message_shape(done.message))
+
+
+async def ask_again(view: LiveView, request: ApiRequest) -> Response:
+    """Have the message of a user answered again: what follows it is deleted."""
+    name, message_id, by = request.path["conversation"], request.path["message"], await _by(view, request)
+    options = {"agent_name": _agent_of(request)} if "agent_name" in request.body else {}
+    run = await view.store.get_run(name)
+    if run is not None and run.is_active:
+        raise ConflictError("an agent is at work in this conversation: stop it first")
+    asked = await view.store.get_message(name, message_id)
+    if asked is None or asked.position is None:
+        raise _unknown_message(message_id)
+    if asked.role != "user" or asked.is_summary:
+        raise bad_input("only the message of a user can be asked again")
+    # One read of all from the question on. Archived messages are not among them, so nothing is deleted behind one.
+    since = asked.position._replace(sequence=asked.position.sequence - 1)
+    snapshot = await view.store.snapshot(name, limit=1, contents=False)
+    page = [one async for one in _first(view.store.iter(name, since=since, contents=False), _MOST_REPLACED + 2)]
+    following = [one.id for one in page if one.position is not None and one.position > asked.position]
+    if all(one.id != message_id for one in page):
+        raise ConflictError("this message was archived: restore what its summary stands for first")
+    if len(following) > _MOST_REPLACED:
+        raise ConflictError(f"more than {_MOST_REPLACED:,} messages follow this one: branch from it instead")
+    if following:
+        revision = snapshot.cursor.revision  # nothing that came meanwhile is lost
+        await view.store.delete_messages(name, following, expected_revision=revision, by=by)
+    return answer({"changed": await view.store.retry_turn(name, **options)})
+
+
+async def _first(messages: AsyncIterator[Message], count: int) -> AsyncIterator[Message]:
+    async for one in messages:
+        yield one
+        count -= 1
+        if not count:
+            return
 
 
 async def expand(view: LiveView, request: ApiRequest) -> Response:

@@ -74,7 +74,11 @@ _APPROVAL: Final = (
 _SCHEMAS: Final = {
     "Any": {},
     "Problem": _object("type title status:integer detail code"),
-    "Status": _object("version namespace address? read_only:boolean capabilities:object summary_prefix"),
+    "Status": _object(
+        "version namespace address? read_only:boolean capabilities:object summary_prefix sign_in? prices:object"
+    ),
+    "Rights": _object("rights:[text]"),
+    "Image": {"type": "string", "format": "binary"},
     "Conversation": _object(
         "id title? user_id:owner agent_name? auditing_id:owner message_count:count characters:count "
         "estimated_tokens:count usage:Usage? "
@@ -83,7 +87,7 @@ _SCHEMAS: Final = {
     ),
     "Origin": _object("conversation_id revision:count message_id?"),
     "Erased": _object("conversations:count"),
-    "Part": _object("type", "cut:count", description="a part; of an unknown one, its `data`"),
+    "Part": _object("type", "cut:count images:[count]", description="a part; of an unknown one, its `data`"),
     "Participant": _object("kind id", "display_name?"),
     "Message": _object(
         "id role:role parts:[Part] position? text is_summary:boolean estimated_tokens:count timestamp? metadata:object "
@@ -114,7 +118,8 @@ _SCHEMAS: Final = {
     "Hit": _object("conversation message:Message score:number archived:boolean highlights:[object]"),
     "Hits": _object("hits:[Hit] total:count incomplete?"),
     "Approval": _object(_APPROVAL, "input_cut:count"),
-    "Approvals": _object("approvals:[Approval]"),
+    "OpenApproval": _object(f"{_APPROVAL} may_decide:boolean", "input_cut:count"),
+    "Approvals": _object("approvals:[OpenApproval]"),
     "Decided": _object(f"{_APPROVAL} duplicate:boolean", "input_cut:count"),
     "Event": _object(
         "conversation cursor revision:count",
@@ -124,9 +129,9 @@ _SCHEMAS: Final = {
     ),
 }
 _PARAMETERS: Final = _fields(
-    "conversation message user call limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
-    "since:position until:day by:group first:flag include_archived:flag after:cursor q role:role participant tool "
-    "status:turn_status"
+    "conversation message image user call limit:limit cursor:page user_id agent_name forked_from last:flag "
+    "before:position since:position until:day by:group first:flag include_archived:flag after:cursor q role:role "
+    "participant tool status:turn_status"
 )
 _BODY: Final = _fields(
     "text id role:role participant:Participant title? run_id? reason? through? pinned:boolean approved:boolean "
@@ -151,7 +156,7 @@ def document(api: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _operation(path: str, method: str, endpoint: Any) -> dict[str, Any]:
     name, schema = endpoint.run.__name__, endpoint.answer
     ids = [segment[1:-1] for segment in path.split("/") if segment.startswith("{")]
-    kind = "text/event-stream" if schema == "Event" else "application/json"
+    kind = {"Event": "text/event-stream", "Image": "application/octet-stream"}.get(schema, "application/json")
     done = {"description": "done", **({"content": {kind: {"schema": _schema(schema)}}} if schema else {})}
     statuses = ("201",) if name == "fork" else {"Appended": ("200", "201"), None: ("204",)}.get(schema, ("200",))
     responses = {

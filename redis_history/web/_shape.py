@@ -16,6 +16,7 @@ from redis_history.values.contents import readable_text
 from redis_history.values.runs import RunInfo
 from redis_history.values.turns import Turn
 from redis_history.values.wire import missing_in_parts
+from redis_history.web._images import image_numbers
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000
@@ -81,6 +82,8 @@ def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:
         shape["participant"] = _shortened(shape["participant"])
     shape["text"] = fields["text"][:most]
     shape["parts"] = [_part_shape(part, most, missing.get(at, 0)) for at, part in enumerate(fields["parts"])]
+    for at, numbers in image_numbers(message).items():
+        shape["parts"][at]["images"] = numbers
     shape["sources"] = _source_shapes(sources, most)
     if len(shape["sources"]) < len(sources):
         shape["sources_cut"] = len(sources)

@@ -23,11 +23,12 @@ from redis_history.web._origins import Callers
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
 #: participant, for trusted services. "fork": copy it to a new conversation. "pin": pin a message. "stop": stop the run
-#: of the agent that works on it. "decide": approve or deny a tool call. "rename": change its title. "delete": delete
-#: messages or the conversation, or replace a summary with its original messages. "erase": delete all conversations of a
-#: user. "usage": read the totals of tokens and cost, and budgets, of all users.
+#: of the agent that works on it. "decide": approve or deny a tool call. "edit": replace the text of a message.
+#: "rename": change its title. "delete": delete messages or the conversation, or replace a summary with its original
+#: messages. "erase": delete all conversations of a user. "usage": read the totals of tokens and cost, and budgets, of
+#: all users.
 Action = Literal[
-    "list", "read", "append", "append_as", "fork", "pin", "stop", "decide", "rename", "delete", "erase", "usage"
+    "list", "read", "append", "append_as", "fork", "pin", "edit", "stop", "decide", "rename", "delete", "erase", "usage"
 ]
 #: `authorize(request, conversation_id, action)` returns whether to allow the action. The id is None for "list", "erase"
 #: and "usage".

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,9 +33,19 @@ _INVITED: Final = 60
 _now = time.time
 _PAGE: Final = "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
 _LOGIN: Final = (
-    f"{_PAGE}<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed: it has a token. "
-    "If you just did, <a href='./'>go on</a>.</p></html>"
+    f"{_PAGE}<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed, or enter its "
+    "token. If you just did, <a href='./'>go on</a>.</p><form method=post action='./'><label>Token "
+    "<input type=password name=token autocomplete=current-password required></label> <button>Sign in</button></form>"
+    "</html>"
 )
+#: Forms are forbidden elsewhere. Without a referrer, browsers send no origin with a form.
+_LOGIN_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
+}
+#: Bytes of a form with a token, and seconds to send it.
+_FORM: Final = 2_000
+_FORM_WAITS: Final = 10.0
 #: After a link from another site, a redirect would not send a strict cookie. A navigation by this page sends it.
 _ENTER: Final = f"{_PAGE}<meta http-equiv=refresh content='0;url=./'><p><a href='./'>Go on</a></p></html>"
 
@@ -106,7 +118,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
         else:
             request, send = Request(scope), with_headers(send, HEADERS)
-            response = self._check_source(request) or self._sign_in(request)
+            response = self._check_source(request) or await self._sign_in(request, receive)
             if response is None and not self._has_token(request):
                 if session := self._session(request):
                     signed_in, created = session
@@ -129,12 +141,17 @@ class Gate:
             return problem(403, "wrong_origin", "requests from pages of other origins are rejected")
         return None
 
-    def _sign_in(self, request: Request) -> Response | None:
-        """The response to a URL with a token or a code. It removes both from the address bar and from the server's
-        log."""
-        if not _is_entry(request):
+    async def _sign_in(self, request: Request, receive: Receive) -> Response | None:
+        """The response to a URL with a token or a code, which it removes from the address bar and from the server's
+        log, or to a form with a token."""
+        if request.scope["path"] == "/" and request.method == "POST":
+            fields: Mapping[str, str] = await _form(Request(request.scope, receive))
+            if "token" not in fields:
+                return problem(405, "method_not_allowed", "only a form with a token is posted here")
+        elif not _is_entry(request):
             return None
-        fields = request.query_params
+        else:
+            fields = request.query_params
         if "token" in fields:
             allowed = hmac.compare_digest(_digest(fields["token"]), self._token)
             response: Response = RedirectResponse("./", 303)
@@ -176,9 +193,25 @@ class Gate:
 def _unauthorized(request: Request) -> Response:
     headers = {"WWW-Authenticate": "Bearer"}
     if "text/html" in request.headers.get("accept", ""):
-        return Response(_LOGIN, 401, headers, "text/html")
+        return Response(_LOGIN, 401, headers | _LOGIN_HEADERS, "text/html")
     detail = "a token is needed: the header Authorization: Bearer TOKEN, or the address that serve printed"
     return problem(401, "no_token", detail, headers)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a small form; none if it is large, slow, or no form."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        return {}
+    body = b""
+    try:
+        async with asyncio.timeout(_FORM_WAITS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _FORM:
+                    return {}
+    except (TimeoutError, ClientDisconnect):
+        return {}
+    return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=10))
 
 
 def _digest(text: str) -> bytes:

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from redis_history.web._events import frame
 from redis_history.web._http import ApiRequest, EndSignals, EventStream, Refused, answer, bad_input
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
+from redis_history.web._prices import checked_prices
 from redis_history.web._rights import ReadRights
 from redis_history.web.access import Action, Authorize, Guarded, SignedIn, allow_all, holder
 
@@ -77,7 +78,12 @@ class LiveView(Guarded):
     `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
     the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
     the address of the store to show on the page. `limits`: see `Limits`. `sign_in`: the address to which visitors are
-    sent who open the page without the right "list".
+    sent who open the page without the right "list", and to which the page leads when a session has ended.
+
+    `prices`: what a million tokens of a model cost, as `{"m-1": (2.5, 10.0)}`: those of the input and the output, and
+    if given, those of the input that a cache provided. The page then shows what messages without a reported cost have
+    cost. A name also stands for the same name with a date, such as "m-1-2026-01-31". Totals do not say which models
+    were used: those without a reported cost have the price of "*".
 
     `origins`: the origins of pages elsewhere that may use the HTTP interface, such as "https://app.example.com".
     `hosts`: the host names of the application, such as "history.example.com" or `"*.example.com"`. Requests that name
@@ -88,7 +94,8 @@ class LiveView(Guarded):
     `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
 
     The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
-    any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
+    any other store than an AsyncHistoryStore, for an `authorize` or `participant` that is not callable, and for prices
+    that are not numbers.
     """
 
     place = "the live view"
@@ -106,6 +113,7 @@ class LiveView(Guarded):
         origins: Iterable[str] = (),
         hosts: Iterable[str] = (),
         sign_in: str | None = None,
+        prices: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         check_store(store, "LiveView", AsyncHistoryStore)
         check_text(sign_in, "sign_in", optional=True)
@@ -118,7 +126,8 @@ class LiveView(Guarded):
         self._streams: Counter[str] = Counter()  # the number of open streams of each client address
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
         self._signals = EndSignals(self._end_streams)
-        self._page, self._sign_in = page, sign_in
+        self.sign_in, self.prices = sign_in, checked_prices(prices or {})
+        self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -144,8 +153,8 @@ class LiveView(Guarded):
         return Router(routes if self._page else [], lifespan=self.lifespan)
 
     async def _index(self, request: Request) -> Response:
-        if self._sign_in is not None and not await self.allows(request, None, "list"):
-            return RedirectResponse(self._sign_in, 303)
+        if self.sign_in is not None and not await self.allows(request, None, "list"):
+            return RedirectResponse(self.sign_in, 303)
         return FileResponse(STATIC / "index.html", media_type="text/html")
 
     async def aclose(self) -> None:
@@ -200,6 +209,8 @@ class LiveView(Guarded):
             right = "read"
         # The body decides which of two rights is needed, so either right is sufficient for reading the body.
         await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
+        for further in endpoint.also:
+            await self.check(http, name, further)
         if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
             await request.read_body(self.limits.patience)
         request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
@@ -208,7 +219,8 @@ class LiveView(Guarded):
         elif endpoint.as_fields:
             request.user = await self.signed_in(http)
         if endpoint.fields is not None:
-            await self.confirm(http, name, right)
+            for needed in (right, *endpoint.also):
+                await self.confirm(http, name, needed)
         return request
 
     async def confirm(self, http: Request, name: str | None, right: Action) -> None:
@@ -298,7 +310,7 @@ class Endpoint(NamedTuple):
 
     `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
     needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
-    nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
+    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: further rights.
     """
 
     run: Callable[[LiveView, ApiRequest], Awaitable[Response]]
@@ -307,6 +319,7 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     fields: tuple[str, ...] | None = None
     as_fields: tuple[str, ...] = ()
+    also: tuple[Action, ...] = ()
 
 
 async def openapi(view: LiveView, request: ApiRequest) -> Response:
@@ -353,11 +366,17 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "PATCH": Endpoint(_endpoints.pin, "pin", "Message", (), ("pinned",)),
         "DELETE": Endpoint(_endpoints.delete_message, "delete", None, (), ()),
     },
+    f"{_MESSAGE}/edit": {"POST": Endpoint(_endpoints.edit, "edit", "Message", (), ("text",))},
+    f"{_MESSAGE}/images/{{image}}": {"GET": Endpoint(_endpoints.image, "read", "Image")},
+    f"{_MESSAGE}/retry": {
+        "POST": Endpoint(_endpoints.ask_again, "append", "Changed", (), ("agent_name",), also=("delete",)),
+    },
     f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
     f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
     "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
     "/v1/approvals": {"GET": Endpoint(_endpoints.approvals, "list", "Approvals", _APPROVALS)},
+    "/v1/rights": {"GET": Endpoint(_endpoints.rights, "list", "Rights", ("conversation",))},
     "/v1/usage": {"GET": Endpoint(_endpoints.usage, "usage", "Totals", _USAGE)},
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/turns": {"GET": Endpoint(_endpoints.list_turns, "list", "Turns", _TURNS)},

@@ -16,6 +16,7 @@ from redis_history import (
     Participant,
     ReasoningPart,
     Source,
+    Usage,
     assistant,
     system,
     tool,
@@ -333,3 +334,27 @@ def test_a_locale_without_unicode(store: HistoryStore, server: RealServer) -> No
     done = run_process(*where, "show", "日本語会話", **bare)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u4f60\\u597d" in done.stdout
+
+
+def test_usage_by_day_by_agent_and_of_an_owner_with_a_budget(store: HistoryStore, on: Any) -> None:
+    for name, owner, agent, day in (("c", 7, "a", 1), ("d", "7", "b\t!", 2)):
+        store.create_conversation(Conversation(name, user_id=owner, agent_name=agent))
+        used = Usage(100, 10, 40, 0.25 * day, "m")
+        store.append(name, assistant("x", id="m", usage=used, timestamp=f"2026-01-0{day}"))
+    total = "total\t200\t80\t20\t0.75\n"
+    assert on("usage").stdout == f"2026-01-01\t100\t40\t10\t0.25\n2026-01-02\t100\t40\t10\t0.5\n{total}"
+    assert on("usage", "--by", "agent").stdout == f"a\t100\t40\t10\t0.25\nb␉!\t100\t40\t10\t0.5\n{total}"
+    assert on("usage", "--since", "2026-01-02", "--until", "2026-01-02").stdout.count("\n") == 2
+    assert on("usage", "--since", "7d").stdout == "total\t0\t0\t0\t0\n"
+    assert on("usage", "--user", '"7"').stdout.splitlines()[-1] == "total\t100\t40\t10\t0.5", "no budget"
+    store.set_budget(7, tokens=1000, cost=0.25, period="total")
+    done = on("usage", "--user", "7")
+    assert done.stdout.splitlines()[-1] == "budget (total): 110 of 1,000 tokens, 0.25 of 0.25 cost exhausted"
+    store.set_budget(7, tokens=10**6, period="day")
+    assert "budget (day): 0 of 1,000,000 tokens used, begins anew 2" in on("usage", "--user", "7").stdout
+    one, whole, budget = on("usage", "--user", "7", "--json").lines
+    numbers = {"input_tokens": 100, "cached_tokens": 40, "output_tokens": 10, "cost": 0.25}
+    assert (one, whole) == ({"day": "2026-01-01", **numbers}, {"day": None, **numbers})
+    assert (budget["budget"]["tokens"], budget["budget"]["exhausted"]) == (10**6, False)
+    for wrong in (("--since", "now"), ("--by", "user")):
+        assert on("usage", *wrong).returncode == 2

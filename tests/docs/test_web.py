@@ -28,6 +28,7 @@ def test_every_path_with_its_rights_parameters_and_fields() -> None:
             needed.append("read")
         if row.as_fields:
             needed.append("append_as")
+        needed += row.also
         assert [one for one in re.findall(r"`(\w+)`", rights) if one in get_args(Action)] == needed, path
         asked, _, body = parameters.partition("body")
         assert set(re.findall(r"`(\w+)", asked)) == set(row.parameters), path

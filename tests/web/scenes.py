@@ -12,7 +12,9 @@ from redis_history import (
     ReasoningPart,
     Source,
     ToolUsePart,
+    Usage,
     tool_result,
+    tool_use,
 )
 
 MAIN = "ticket/48213"
@@ -64,6 +66,7 @@ For both, put the [return label](https://example.com/r/48213) on the parcel:
 
 Shall I send it?"""
 
+BEGUN = "Done. The parcel leaves Hamburg tonight, and the driver has your office"
 BRANCH = "Order 48213: money back"
 ASKED = "@Orders: is there a size S"
 
@@ -96,6 +99,30 @@ def tell(store: HistoryStore) -> None:
     store.append_many(MAIN, early)
     store.compact(MAIN, through=early[-1], summary=SUMMARY)
     store.append_many(MAIN, rest())
+
+
+def spend(store: HistoryStore) -> None:
+    """Six weeks of usage, with less on weekends."""
+    today = datetime.now(UTC)
+    for agent, share in (("support", 5), ("orders", 3), ("shipping", 2), ("billing", 1)):
+        name = f"usage/{agent}"
+        store.create_conversation(Conversation(name, title=f"Usage of {agent}", user_id="u-1", agent_name=agent))
+        for ago in range(42):
+            day = today - timedelta(days=ago)
+            tokens = share * (40_000 - 900 * ago + 7_000 * (ago * 5 % 7)) // (1 + 3 * (day.weekday() > 4))
+            used = Usage(tokens, tokens // 12, tokens // 2, cost=tokens * 3.1e-6)
+            store.append(name, Message(role="assistant", parts="Done.", usage=used, timestamp=day))
+        store.delete_conversation(name)  # what was spent stays counted
+
+
+def request(store: HistoryStore) -> None:
+    """Two calls that wait for approval."""
+    for name, tool, arguments in (
+        (MAIN, "refund", {"order": "48213", "amount": 89.0, "currency": "EUR"}),
+        ("ticket/48207", "send_mail", {"to": "customs@carrier.example", "subject": "Receipt for parcel 77120"}),
+    ):
+        asking = tool_use(f"{tool}-1", tool, arguments, needs_approval=True)
+        store.append(name, Writer(0.4)(ORDERS, asking))
 
 
 def branch(store: HistoryStore) -> None:

@@ -131,7 +131,7 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
             }""",
             [step, until],
         )
-        assert drawn < 1200, "however many messages there are"
+        assert drawn < 1800, "however many messages there are; each has up to eight buttons of three elements"
         if places:  # none are drawn while a window that became empty is loaded again
             assert places == list(range(places[0], places[-1] + 1))
         found |= {name: text for name, text in rows if name not in found}

@@ -326,12 +326,12 @@ async def test_writing_where_it_is_allowed(windows: Windows, desk: Site) -> None
     await expect(field).to_have_value("A title")
     await field.fill("Another")
     await page.get_by_role("button", name="Cancel").click()
-    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete", exact=True).click()
     await page.keyboard.press("Enter")  # cancels
     await expect(page.locator("dialog[open]")).to_have_count(0)
     await expect(title).to_have_text("A title")
-    await page.get_by_role("button", name="Delete").click()
-    await page.locator("dialog[open]").get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    await page.locator("dialog[open]").get_by_role("button", name="Delete", exact=True).click()
     await expect(page.locator("#welcome")).to_be_visible()
     assert store.get_conversation(name) is None
 

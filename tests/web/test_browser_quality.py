@@ -82,7 +82,8 @@ async def test_texts_that_could_freeze_the_page(window: Window) -> None:
         const hostile = ["```" + many(" ") + "x`", "~~~" + many("a") + "`", "```" + many("a ") + "`"];
         const fenced = prose("Look:\\n```python title\\nx = 1\\n```\\nand\\n~~~~\\n```\\n~~~~\\n``` no `code`");
         const kinds = ["[", "![", "*a_", "**b]", "> ", "- ", "`a", "<a ", "a@b.", "|a\\n|-\\n", "[a]: ", "&", "~~b]"];
-        const codes = { py: ["a", "'", "f'{"], js: ["a", "`${", "/ ", "/*", "'"], bash: ["a.", "$(", "; "] };
+        const codes = { py: ["a", "'", "f'{"], js: ["a", "`${", "/ ", "/*", "'"], bash: ["a.", "$(", "; "],
+          sql: ["a", "'", "/*", "-- ", "@a "], rs: ["a!", "'a ", "/*", '"', "a ("] };
         const began = performance.now();
         for (const kind of kinds) markdown(kind.repeat(19_990 / kind.length));
         for (const [name, all] of Object.entries(codes))
@@ -92,7 +93,7 @@ async def test_texts_that_could_freeze_the_page(window: Window) -> None:
         return { plain, fenced: [...fenced.children].map((one) => [one.tagName, one.textContent]), spent };
     }""")
     assert found["plain"] == [1, 1, 1]
-    assert found["spent"] < 10_000, "27 texts; a quadratic parser takes minutes"
+    assert found["spent"] < 10_000, "37 texts; a quadratic parser takes minutes"
     assert found["fenced"] == [
         ["P", "Look:"],
         ["PRE", "pythonCopyx = 1"],
@@ -107,7 +108,8 @@ async def test_other_names_of_languages_are_colored(window: Window) -> None:
     plain = await page.evaluate("""async () => {
         const { code } = await import("./static/prose.js");
         const texts = { patch: "+added", py: "def f(): pass", python: "def f(): pass", javascript: "let a", js: "let a",
-          typescript: "let a", ts: "let a", sh: "if x", shell: "if x", bash: "if x", yml: "a: 1", JSON: "1" };
+          typescript: "let a", ts: "let a", sh: "if x", shell: "if x", bash: "if x", yml: "a: 1", JSON: "1",
+          sql: "SELECT 1", SQLite: "select 1", postgresql: "WITH a", rust: "fn f()", rs: "let x" };
         return Object.keys(texts).filter((name) => !code(texts[name], name).querySelector("code span"));
     }""")
     assert plain == []

@@ -48,8 +48,10 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
         assistant(tool_use("t", "f", {}), usage=Usage(1200, 80, cost=0.5, model="m")),
     ]
     await store.set_budget(1, tokens=10, period="day")
-    await store.append_many("c", [*said, tool(tool_result("t", "x")), user("2", id="m2")])
-    await store.compact("c", through="m2", summary=user("all", id="s", metadata={"is_summary": True}))
+    await store.append_many("c", [*said, tool(tool_result("t", "x")), user("2", id="m1b")])
+    await store.append("w", assistant(tool_use("t", "f", {}, needs_approval=True)))
+    await store.append("c", user("2", id="m2"))
+    await store.compact("c", through="m1b", summary=user("all", id="s", metadata={"is_summary": True}))
     app = make(authorize=allow_all, read_only=False)
     async with client(app) as web:
         for path, schema in (
@@ -60,6 +62,8 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
             (at("c", "messages", "m1"), "Message"),
             (at("c", "messages", "s", "originals"), "Messages"),
             ("v1/search?q=suitcase", "Hits"),
+            ("v1/rights", "Rights"),
+            ("v1/rights?conversation=c", "Rights"),
             ("v1/usage", "Totals"),
             ("v1/usage?user_id=1&by=agent", "Totals"),
             (at("nobody"), "Problem"),
@@ -70,6 +74,12 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
                 check(message, "Message")
             for conversation in answer.get("conversations", []):
                 check(conversation, "Conversation")
+        approvals = (await web.get("v1/approvals")).json()
+        check(approvals, "Approvals")
+        check(approvals["approvals"][0], "OpenApproval")
+        check((await web.post(at("c", "messages", "m2", "edit"), json={"text": "3"})).json(), "Message")
+        check((await web.post(at("c", "messages", "m2", "retry"), json={})).json(), "Changed")
+        await store.drop_turn("c")
         check((await web.post(at("c", "messages"), json={"text": "x"})).json(), "Appended")
         check((await web.patch(at("c"), json={"title": "U"})).json(), "Conversation")
         asked = await web.post(at("e", "messages"), json={"text": "x", "ask": True})

@@ -289,7 +289,7 @@ async def test_unknown_parameters_are_refused_everywhere(make: Any, store: Any) 
     async with client(make(authorize=allow_all, read_only=False)) as web:
         for path, by in API.items():
             for method, endpoint in by.items():
-                where = path.format(conversation="c", message="m", user="u", call="k")
+                where = path.format(conversation="c", message="m", user="u", call="k", image="0")
                 body = {} if endpoint.fields is None else {"json": dict.fromkeys(endpoint.fields, "x")}
                 for name in ("unknown", "Limit", "conversation_id"):
                     refused = await web.request(method, where, params={name: "1"}, **body)

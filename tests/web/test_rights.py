@@ -1,6 +1,6 @@
-"""The matrix of rights, with 6,424 responses. Each request is sent with each action alone, with all other actions, with
-all actions and without any. The conversation belongs to the client or to another user, is new or was deleted, and the
-client is signed in or not."""
+"""The matrix of rights, with 10,528 responses. Each request is sent with each action alone, with all other actions,
+with all actions and without any. The conversation belongs to the client or to another user, is new or was deleted, and
+the client is signed in or not."""
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
@@ -51,6 +51,10 @@ VIEW = {
     "POST /v1/conversations/{conversation}/approvals/{call}": [
         Asked("POST", f"{C}/approvals/wait", {"decide"}, {"approved": True})
     ],
+    "GET /v1/rights": [
+        Asked("GET", "/v1/rights", {"list"}),
+        Asked("GET", "/v1/rights?conversation={c}", {"read"}),
+    ],
     "GET /v1/usage": [Asked("GET", "/v1/usage?user_id=bob", {"usage"})],
     "DELETE /v1/users/{user}": [Asked("DELETE", "/v1/users/bob", {"erase"})],
     "GET /v1/conversations/{conversation}": [Asked("GET", C, {"read"})],
@@ -80,6 +84,15 @@ VIEW = {
     "DELETE /v1/conversations/{conversation}/messages/{message}": [Asked("DELETE", f"{C}/messages/m1", {"delete"})],
     "GET /v1/conversations/{conversation}/messages/{message}/originals": [
         Asked("GET", f"{C}/messages/m1/originals", {"read"})
+    ],
+    "POST /v1/conversations/{conversation}/messages/{message}/edit": [
+        Asked("POST", f"{C}/messages/m1/edit", {"edit"}, {"text": "other"})
+    ],
+    "POST /v1/conversations/{conversation}/messages/{message}/retry": [
+        Asked("POST", f"{C}/messages/m1/retry", {"append", "delete"}, {})
+    ],
+    "GET /v1/conversations/{conversation}/messages/{message}/images/{image}": [
+        Asked("GET", f"{C}/messages/m1/images/0", {"read"})
     ],
     "POST /v1/conversations/{conversation}/messages/{message}/expand": [
         Asked("POST", f"{C}/messages/m1/expand", {"delete"}, {})
@@ -226,11 +239,11 @@ async def test_the_matrix_of_the_live_view() -> None:
     def make(store: Any, **options: Any) -> Any:
         return LiveView(store, read_only=False, **options)
 
-    assert await tried([one for some in VIEW.values() for one in some], make) == 5356
+    assert await tried([one for some in VIEW.values() for one in some], make) == 6720
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 1872), ("ag-ui", AG_UI, 1664)])
+@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 2016), ("ag-ui", AG_UI, 1792)])
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
     def make(store: Any, **options: Any) -> Any:
         return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from redis_history import AsyncHistoryStore, Conversation, system, user
+from redis_history import AsyncHistoryStore, AttachmentPart, Conversation, system, user
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.store._async.redis_backend import AsyncRedisBackend
 from redis_history.web import Action, LiveView
@@ -30,6 +30,13 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "GET /v1/conversations/{conversation}/messages/{message}": (at("long", "messages", "m7"), None, 2),
     "GET /v1/conversations/{conversation}/messages/{message}/originals": (
         at("long", "messages", "summary", "originals", limit="1000"), None, 17),
+    "GET /v1/conversations/{conversation}/messages/{message}/images/{image}": (
+        at("shown", "messages", "m", "images", "0"), None, 3),
+    "GET /v1/rights": ("v1/rights?conversation=c1", None, 1),
+    "POST /v1/conversations/{conversation}/messages/{message}/edit": (
+        at("c1", "messages", "m", "edit"), {"text": "x"}, 9),
+    "POST /v1/conversations/{conversation}/messages/{message}/retry": (
+        at("c1", "messages", "m", "retry"), {}, 16),
     "GET /v1/search": (SEARCHED, None, 8),
     "PATCH /v1/conversations/{conversation}": (at("c1"), {"title": "T"}, 5),
     "POST /v1/conversations/{conversation}/messages": (at("c1", "messages"), {"text": "x"}, 4),
@@ -92,6 +99,7 @@ async def full_store(server: RealServer, namespace: str) -> AsyncIterator[AsyncH
         for first in range(0, MANY, 600):
             some = range(first, first + 600)
             await store.append_many("long", [(system if n % 2 else user)(f"m{n}", id=f"m{n}") for n in some])
+        await store.append("shown", user(AttachmentPart(reference="data:image/png;base64,aaaa"), id="m"))
         summary = user("all", id="summary", metadata={"is_summary": True})
         await store.compact("long", through=f"m{MANY - 2}", summary=summary)
         yield store

@@ -306,3 +306,33 @@ async def test_invalid_tokens_are_rejected(store: Any) -> None:
     for token in ("", "short", "x" * 300, "with a blank in it!", "né" * 20):
         with pytest.raises(ConfigurationError):
             application(LiveView(store, authorize=allow_all), token=token)
+
+
+@pytest.mark.proves("sign-in")
+async def test_a_form_signs_in_with_the_token(web: Any) -> None:
+    """Only one of this origin, and only with the token: a page elsewhere can sign nobody in."""
+    asked = {"headers": {"Authorization": "", "Accept": "text/html"}}
+    door = await web.get("/", **asked)
+    assert (door.status_code, "<form" in door.text) == (401, True)
+    assert "form-action 'self'" in door.headers["content-security-policy"]
+    assert "script-src" not in door.headers["content-security-policy"]
+
+    async def sent(**given: Any) -> Any:
+        headers = {**asked["headers"], "Origin": "http://localhost", **given.pop("headers", {})}
+        return await web.post("/", headers=headers, **given)
+
+    done = await sent(data={"token": TOKEN})
+    assert (done.status_code, done.headers["location"]) == (303, "./")
+    assert {"HttpOnly", "SameSite=Strict"} <= set(done.headers["set-cookie"].split("; "))
+    assert TOKEN not in done.headers["set-cookie"]
+    web.cookies.clear()
+    for status, given in (
+        (401, {"data": {"token": "a-token-of-a-stranger"}}),
+        (405, {"data": {"other": TOKEN}}),
+        (405, {"json": {"token": TOKEN}}),
+        (405, {"data": {"token": TOKEN, "more": "x" * 3000}}),
+        (403, {"data": {"token": TOKEN}, "headers": {"Origin": "http://elsewhere.example"}}),
+        (403, {"data": {"token": TOKEN}, "headers": {"Origin": "null"}}),
+    ):
+        refused = await sent(**given)
+        assert (refused.status_code, refused.headers.get("set-cookie")) == (status, None), given

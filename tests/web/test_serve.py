@@ -218,3 +218,9 @@ def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
             assert httpx.get(view.base + "v1/status", headers=headers).status_code == status
         errors = view.end()[1]
         assert ("Warning: listening on 0.0.0.0" in errors) == (host == "0.0.0.0")
+
+
+def test_prices_are_checked_before_the_server_is_asked() -> None:
+    for price in ("m-1", "m-1=2", "m-1=2/x", "=2/3"):
+        result = failed("--url", "redis://127.0.0.1:1/0", "serve", "--price", price)
+        assert (result.exit_code, "price" in result.output) == (2, True), price

@@ -135,6 +135,7 @@ NEEDED: dict[Action, list[tuple[str, str, Any]]] = {
         ("POST", MESSAGES, {"text": "hi", "role": None}),
         ("POST", MESSAGES, {"text": "hi", "participant": {"kind": "agent", "id": "bot"}}),
     ],
+    "edit": [("POST", at("c", "messages", "m1", "edit"), {"text": "2"})],
     "rename": [("PATCH", at("c"), {"title": "T"})],
     "delete": [
         ("DELETE", at("c", "messages", "m1"), None),

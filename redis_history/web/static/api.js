@@ -31,7 +31,9 @@ export function address(path, params = {}) {
 /** The error of a response other than 2xx. */
 export async function failure(response) {
   const { detail, code } = await response.json().catch(() => ({})); // not JSON: perhaps the page of a proxy
-  return new ApiError(response.status, code ?? "unknown", detail ?? `The server answered ${response.status}.`);
+  const error = new ApiError(response.status, code ?? "unknown", detail ?? `The server answered ${response.status}.`);
+  if (error.status === 401) dispatchEvent(new CustomEvent("signedout", { detail: error }));
+  return error;
 }
 
 async function request(path, params, { signal, ...options } = {}) {
@@ -55,6 +57,11 @@ export const api = {
   status: () => request(["status"]),
   conversations: (params, signal) => request(["conversations"], params, { signal }),
   conversation: (id, signal) => request(["conversations", id], {}, { signal }),
+  rights: (conversation) => request(["rights"], { conversation }),
+  usage: (params, signal) => request(["usage"], params, { signal }),
+  approvals: () => request(["approvals"], { limit: 200 }),
+  decide: (id, call, approved, reason) =>
+    write("POST", ["conversations", id, "approvals", call], { approved, reason: reason || undefined }),
   messages: (id, params, signal) => request(["conversations", id, "messages"], params, { signal }),
   message: (id, message) => request(["conversations", id, "messages", message]),
   originals: (id, summary, before) => request(["conversations", id, "messages", summary, "originals"], { before }),
@@ -63,6 +70,9 @@ export const api = {
   rename: (id, title) => write("PATCH", ["conversations", id], { title }),
   fork: (id, through) => write("POST", ["conversations", id, "fork"], { through }),
   pin: (id, message, pinned) => write("PATCH", ["conversations", id, "messages", message], { pinned }),
+  edit: (id, message, text) => write("POST", ["conversations", id, "messages", message, "edit"], { text }),
+  askAgain: (id, message) => write("POST", ["conversations", id, "messages", message, "retry"], {}),
+  removeMessage: (id, message) => request(["conversations", id, "messages", message], {}, { method: "DELETE" }),
   stop: (id, run) => write("POST", ["conversations", id, "stop"], { run_id: run }),
   turns: (signal) => request(["turns"], { limit: 1000 }, { signal }),
   retry: (id) => write("POST", ["conversations", id, "retry"], {}),
@@ -70,19 +80,32 @@ export const api = {
   remove: (id) => request(["conversations", id], {}, { method: "DELETE" }),
 };
 
-// The state of the page is in the URL after the #, so that links, bookmarks and the back button work.
-
-/** `{conversation, message}`, each a string or null. Ids may contain any character; the URL contains them encoded. */
-export function currentRoute() {
-  const params = new URLSearchParams(location.hash.slice(1));
-  return { conversation: params.get("conversation"), message: params.get("message") };
+/** Exchange the token of `redis-history serve` for a cookie; false if it is not the token. */
+export async function signIn(token) {
+  const options = { method: "POST", body: new URLSearchParams({ token }), redirect: "manual" };
+  return (await fetch(BASE, options)).type === "opaqueredirect";
 }
 
-export function hashOf({ conversation = null, message = null }) {
-  const params = new URLSearchParams();
-  if (conversation !== null) params.set("conversation", conversation);
-  if (message !== null) params.set("message", message);
-  return `#${params}`;
+/** The address of an image that stands in a message. */
+export const imageAddress = (id, message, number) =>
+  address(["conversations", id, "messages", message, "images", `${number}`]).href;
+
+// The state of the page is in the URL after the #, so that links, bookmarks and the back button work.
+
+const ROUTE = ["conversation", "message", "view", "user"];
+
+/**
+ * `{conversation, message}`, or `{view, user}` with the view "usage", perhaps of a user, or "approvals"; each a string
+ * or null. Ids may contain any character; the URL contains them encoded.
+ */
+export function currentRoute() {
+  const params = new URLSearchParams(location.hash.slice(1));
+  return Object.fromEntries(ROUTE.map((name) => [name, params.get(name)]));
+}
+
+export function hashOf(route) {
+  const named = ROUTE.filter((name) => (route[name] ?? null) !== null);
+  return `#${new URLSearchParams(named.map((name) => [name, route[name]]))}`;
 }
 
 export function go(route) {

@@ -1,13 +1,15 @@
 // Connects the parts of the page.
 
-import { api, currentRoute, go } from "./api.js";
+import { api, currentRoute, go, signIn } from "./api.js";
+import { Approvals } from "./approvals.js";
 import { offerExport, offerWrites } from "./dialogs.js";
 import { byId, icon, setText } from "./dom.js";
-import { number, titleOf } from "./format.js";
+import { number, setPrices, titleOf } from "./format.js";
 import { Search } from "./search.js";
 import { Sidebar, Unread } from "./sidebar.js";
 import { openListStream } from "./stream.js";
 import { Timeline } from "./timeline.js";
+import { UsageView } from "./usage.js";
 
 const app = byId("app");
 const help = byId("help");
@@ -43,10 +45,14 @@ const search = new Search({
   },
 });
 
+const usage = new UsageView();
+const approvals = new Approvals({ titleOf: (id) => sidebar.info(id) && titleOf(sidebar.info(id)) });
+
 // The page's title, and announcements to screen readers
 
 function showTitle() {
-  let name = status?.namespace ?? "Conversations";
+  const { view } = app.dataset;
+  let name = { usage: "Usage", approvals: "Approvals" }[view] ?? status?.namespace ?? "Conversations";
   if (timeline.id !== null) {
     const { title, label } = timeline.conversation.info ?? {};
     name = title || label || titleOf(sidebar.info(timeline.id) ?? { id: timeline.id });
@@ -72,21 +78,43 @@ function announce(texts) {
 
 // The route in the URL
 
+const VIEWS = { usage: ({ user }) => usage.open(user), approvals: () => approvals.load() };
+
 function follow() {
-  const { conversation, message } = currentRoute();
+  const route = currentRoute();
+  const { message } = route;
+  const view = Object.hasOwn(VIEWS, route.view ?? "") ? route.view : null;
+  const conversation = view ? null : route.conversation;
   const opens = conversation !== timeline.id;
-  app.dataset.view = conversation === null ? "list" : "conversation";
-  byId("welcome").hidden = conversation !== null;
+  const former = app.dataset.view;
+  app.dataset.view = view ?? (conversation === null ? "list" : "conversation");
+  byId("welcome").hidden = app.dataset.view !== "list";
   byId("conversation").hidden = conversation === null;
+  for (const name of Object.keys(VIEWS)) byId(name).hidden = name !== view;
+  for (const name of Object.keys(VIEWS)) byId(`${name}-link`).ariaCurrent = name === view ? "page" : null;
   if (opens) {
     if (conversation === null) timeline.close();
     else timeline.open(conversation);
     sidebar.select(conversation);
     search.showScope();
+    readRights();
   }
-  if (conversation !== null && message !== null) jump(message);
+  if (view) {
+    VIEWS[view](route);
+    if (view !== former) byId(`${view}-title`).focus({ preventScroll: true });
+  } else if (conversation !== null && message !== null) jump(message);
   else if (conversation !== null && opens) timeline.scroller.focus({ preventScroll: true });
   showTitle();
+}
+
+/** Ask the server what the user may do here. CSS shows the buttons of these rights only. */
+async function readRights() {
+  const { id } = timeline;
+  const none = () => ({ rights: [] });
+  const [all, here] = await Promise.all([api.rights().catch(none), id === null ? none() : api.rights(id).catch(none)]);
+  if (id !== timeline.id) return;
+  app.dataset.rights = [...all.rights, ...here.rights].join(" ");
+  if (timeline.conversation?.info) timeline.info({});
 }
 
 async function jump(id) {
@@ -105,15 +133,21 @@ function listChanged(name, data) {
   if (name === "back") sidebar.link("open");
   if (name === "hello" || name === "reset") {
     sidebar.load().catch((error) => sidebar.fail(error));
+    approvals.soon();
+    readRights();
     if (timeline.opened) timeline.readInfo();
   } else if (name === "changed") {
     sidebar.on_changed(data);
+    if (data.kind !== "run") approvals.soon();
     if (data.conversation === timeline.id) {
       const { conversation: id, last, kind, ...info } = data;
       timeline.info({ ...info, id });
       timeline.stream?.hurry(); // the conversation may just have been created
     }
-  } else if (name === "gone") sidebar.on_gone(data);
+  } else if (name === "gone") {
+    sidebar.on_gone(data);
+    approvals.soon();
+  }
 }
 
 async function begin() {
@@ -124,7 +158,8 @@ async function begin() {
     setTimeout(begin, 3000);
     return;
   }
-  const { namespace, address, version, read_only: readOnly, capabilities, summary_prefix: prefix } = status;
+  const { namespace, address, version, read_only: readOnly, capabilities, summary_prefix: prefix, prices } = status;
+  setPrices(prices);
   setText(byId("namespace"), namespace);
   byId("namespace").title = [address, `version ${version}`].filter(Boolean).join("\n");
   const rights = readOnly ? " This view is read-only." : "";
@@ -132,20 +167,61 @@ async function begin() {
   search.setCapability(capabilities?.search);
   timeline.prefix = prefix ?? "";
   if (timeline.folds) timeline.folds.prefix = timeline.prefix;
-  if (!readOnly) offerWrites(timeline);
+  if (timeline.conversation?.info) timeline.info({}); // with its cost
   showTitle();
+}
+
+// Signed out
+
+const door = byId("sign-in");
+
+/** Offer to sign in again: with the token of `redis-history serve`, or at the address that the application gave. */
+function offerSignIn({ code }) {
+  if (door.open) return;
+  const hasToken = code === "no_token";
+  const link = status?.sign_in ?? null;
+  const text = hasToken ? "Enter the token that redis-history serve printed." : "Your session has ended.";
+  setText(byId("sign-in-text"), text);
+  byId("sign-in-link").hidden = hasToken || link === null;
+  if (link !== null) byId("sign-in-link").href = link;
+  for (const one of door.querySelectorAll("input, button")) one.hidden = !hasToken;
+  for (const one of document.querySelectorAll("dialog[open]")) one.close();
+  door.showModal();
+}
+
+door.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const field = door.querySelector("input");
+  const isSignedIn = await signIn(field.value.trim()).catch(() => false);
+  field.value = "";
+  if (!isSignedIn) {
+    setText(byId("sign-in-text"), "That is not the token of this server.");
+    return;
+  }
+  door.close();
+  dispatchEvent(new Event("online")); // the streams try again now
+  begin();
+  follow();
+});
+addEventListener("signedout", ({ detail }) => offerSignIn(detail));
+
+/** The state of the stream of the list. Without the right to list, the user of an application is signed out. */
+function listLinked(state, error) {
+  sidebar.link(state, error);
+  if (state === "refused" && error?.status === 403 && status?.sign_in) offerSignIn(error);
 }
 
 // Navigation
 
 /** Where keys act: on search results ("hits"), on the list of conversations ("list"), or on the timeline. */
 function zone() {
+  if (app.dataset.view in VIEWS && byId("main").contains(document.activeElement)) return "view";
   if (search.active && (app.dataset.view === "list" || search.pane.contains(document.activeElement))) return "hits";
   if (timeline.id === null || byId("list-pane").contains(document.activeElement)) return "list";
   return "timeline";
 }
 
-const links = () => (zone() === "hits" ? search : sidebar).links();
+const links = () => (zone() === "hits" ? search : sidebar).links(); // also of the other views
 
 function focusLink(link) {
   link?.focus();
@@ -174,6 +250,10 @@ function showList() {
 /** Back to the list. In a wide window, the conversation stays open. */
 function back() {
   const { id } = timeline;
+  if (app.dataset.view in VIEWS) {
+    go({});
+    follow();
+  }
   showList();
   focusLink(search.active ? search.links()[0] : (sidebar.items.get(id)?.link ?? sidebar.links()[0]));
 }
@@ -217,7 +297,7 @@ const KEYS = {
   G: () => (zone() === "timeline" ? timeline.toEnd() : focusLink(links().at(-1))),
   Enter: (target) => !target.closest("a, button, summary, pre") && zone() === "timeline" && timeline.toggle(),
   Escape: () => {
-    if (zone() === "timeline") back();
+    if (["timeline", "view"].includes(zone())) back();
     else if (search.active) {
       search.close();
       back();
@@ -259,16 +339,23 @@ showTheme(window.pageTheme.choice);
 for (const [id, image, action] of [
   ["help-button", "help", KEYS["?"]],
   ["help-close", "close", () => help.close()],
-  ["back", "back", back],
+  ["approvals-link", "inbox", () => {}],
+  ["usage-link", "chart", () => {}],
 ]) {
   byId(id).append(icon(image));
   byId(id).addEventListener("click", action);
+}
+for (const one of document.querySelectorAll(".back")) {
+  one.append(icon("back"));
+  one.addEventListener("click", back);
 }
 byId("theme-button").addEventListener("click", KEYS.t);
 help.addEventListener("click", (event) => event.target === help && help.close());
 offerExport(timeline);
 addEventListener("hashchange", follow);
 
-openListStream({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });
+openListStream({ onEvent: listChanged, onState: listLinked });
 begin();
 follow();
+offerWrites(timeline); // after `follow`, whose events it also gets
+if (timeline.id === null) readRights();

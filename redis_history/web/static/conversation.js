@@ -28,7 +28,8 @@ const replaces = (summary, message) =>
   message.id !== summary.id &&
   compare(message.position, summary.position) <= 0 &&
   (message.role !== "system" || message.is_summary) &&
-  message.status !== "streaming" && !message.metadata?.pinned;
+  message.status !== "streaming" &&
+  !message.metadata?.pinned;
 
 /** A message with the whole texts of its former state, where only their beginning was sent again. */
 function withKnownTexts(message, before) {

@@ -2,7 +2,7 @@
 
 import { api, go } from "./api.js";
 import { FIRST } from "./conversation.js";
-import { byId, el, icon } from "./dom.js";
+import { byId, el, icon, setText } from "./dom.js";
 import { author, exact, titleOf } from "./format.js";
 import { contentText, pretty } from "./prose.js";
 
@@ -10,14 +10,15 @@ import { contentText, pretty } from "./prose.js";
 function bindDialog(name, image, onChoice) {
   const [button, dialog] = [byId(name), byId(`${name}-dialog`)];
   button.append(icon(image));
-  button.hidden = false;
   button.addEventListener("click", () => {
     dialog.returnValue = "";
     dialog.showModal();
   });
-  for (const one of dialog.querySelectorAll("button[type=button]")) one.addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => dialog.returnValue && onChoice(dialog.returnValue));
 }
+
+for (const one of document.querySelectorAll("dialog form button[type=button]"))
+  one.addEventListener("click", () => one.closest("dialog").close());
 
 export function offerExport(timeline) {
   bindDialog("export", "save", (kind) =>
@@ -101,12 +102,24 @@ export function offerWrites(timeline) {
     });
   }
 
-  byId("app").dataset.writable = ""; // shows the buttons of messages
-  timeline.scroller.addEventListener("click", ({ target: { dataset }, target }) => {
+  const CHANGES = {
+    Branch: (id, message) => api.fork(id, message.id).then((made) => go({ conversation: made.id })),
+    Pin: (id, message) => api.pin(id, message.id, true),
+    Unpin: (id, message) => api.pin(id, message.id, false),
+    Edit: edit,
+    "Ask again": async (id, message) => {
+      const text = "The messages after it are deleted. To keep them, branch from it first.";
+      if (await confirmed("Ask this again?", text, "Ask again")) await api.askAgain(id, message.id);
+    },
+    "Delete message": async (id, message) => {
+      const text = "It is deleted for everybody.";
+      if (await confirmed("Delete this message?", text, "Delete")) await api.removeMessage(id, message.id);
+    },
+  };
+  timeline.scroller.addEventListener("click", ({ target }) => {
     const { id } = timeline;
-    const { message } = target.closest(".row")?.row ?? {};
-    if (dataset.change === "Branch") api.fork(id, message.id).then((made) => go({ conversation: made.id }), failed);
-    else if (dataset.change) api.pin(id, message.id, dataset.change === "Pin").catch(failed);
+    const { change } = target.closest("[data-change]")?.dataset ?? {};
+    if (change) CHANGES[change](id, target.closest(".row").row.message).catch(failed);
   });
 
   composer.addEventListener("submit", async (event) => {
@@ -148,5 +161,28 @@ export function offerWrites(timeline) {
     const { id } = timeline;
     api.remove(id).then(() => timeline.id === id && go({}), failed);
   });
-  composer.hidden = false;
+}
+
+/** Show a dialog; its value when it is closed, "" without a choice. */
+function choiceOf(dialog) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue), { once: true }));
+}
+
+function confirmed(title, text, label) {
+  setText(byId("confirm-title"), title);
+  setText(byId("confirm-text"), text);
+  setText(byId("confirm-yes"), label);
+  return choiceOf(byId("confirm-dialog"));
+}
+
+async function edit(id, message) {
+  const dialog = byId("edit-dialog");
+  const field = dialog.querySelector("textarea");
+  const whole = message.parts.some((part) => part.cut) ? await api.message(id, message.id) : message;
+  const { text } = whole.parts.find((part) => part.type === "text");
+  field.value = text;
+  const choice = await choiceOf(dialog);
+  if (choice && field.value.trim() && field.value !== text) await api.edit(id, message.id, field.value);
 }

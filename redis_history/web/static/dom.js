@@ -22,6 +22,15 @@ const ICONS = {
   trash: "M5 7h14M10 7V4.5h4V7M7 7l1 13h8l1-13",
   pencil: "M5 19l1-4L16 5l3 3L9 18z",
   save: "M12 4v11M7 10l5 5 5-5M5 20h14",
+  chart: "M4 20h16M7 16v-5M12 16V5M17 16v-8",
+  inbox: "M4 13h4l2 3h4l2-3h4M4 13l3-8h10l3 8v6H4z",
+  copy: "M9 9h10v11H9zM5 15V4h10",
+  link: "M10 14a4 4 0 0 0 6 0l3-3a4 4 0 0 0-6-6l-1 1M14 10a4 4 0 0 0-6 0l-3 3a4 4 0 0 0 6 6l1-1",
+  code: "M9 7l-5 5 5 5M15 7l5 5-5 5",
+  branch:
+    "M7 8v8M7 8a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM7 20a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM17 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM17 10c0 4-5 3-10 6",
+  pin: "M9 4h6l-1 6 3 3H7l3-3zM12 13v7",
+  retry: "M19 6v5h-5M19 11a7 7 0 1 0 0 5",
 };
 
 /**
@@ -59,15 +68,34 @@ export function icon(name) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** A button with an image, whose name a tooltip shows. */
+export const imageButton = (image, name, click, attributes = {}) =>
+  el(
+    "button.icon-button",
+    { type: "button", "aria-label": name, title: name, on: { click }, ...attributes },
+    icon(image),
+  );
+
+const copied = async (text) => {
+  try {
+    await navigator.clipboard.writeText(text); // needs https
+    return "Copied";
+  } catch {
+    return "Copying is not allowed here";
+  }
+};
+
 /** A button that copies the text that `find(button)` returns. */
-export const copyButton = (find, label = "Copy") =>
-  button(label, async ({ target }) => {
-    try {
-      await navigator.clipboard.writeText(find(target)); // needs https
-      target.textContent = "Copied";
-    } catch {
-      target.textContent = "Copying is not allowed here";
-    }
+export const copyButton = (find) =>
+  button("Copy", async ({ target }) => {
+    target.textContent = await copied(find(target));
+  });
+
+/** The same with an image. */
+export const copyImageButton = (image, name, find) =>
+  imageButton(image, name, async ({ currentTarget: own }) => {
+    own.title = own.ariaLabel = await copied(find(own));
+    own.dataset.done = "";
   });
 
 /**

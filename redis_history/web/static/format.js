@@ -6,6 +6,7 @@ const EXACT = formatter({ dateStyle: "full", timeStyle: "long" });
 const DAY = formatter({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const SHORT_DAY = formatter({ day: "numeric", month: "short" });
 const SHORT_YEAR = formatter({ day: "numeric", month: "short", year: "numeric" });
+const UTC_DAY = formatter({ day: "numeric", month: "short", timeZone: "UTC" });
 const NUMBER = new Intl.NumberFormat();
 const COMPACT = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 const BYTES = ["B", "kB", "MB", "GB", "TB"];
@@ -46,6 +47,10 @@ export function ago(iso) {
   return (now.getFullYear() === date.getFullYear() ? SHORT_DAY : SHORT_YEAR).format(date);
 }
 
+/** A day in UTC such as 2026-01-31, and its name. */
+export const utcDay = (date) => date.toISOString().slice(0, 10);
+export const utcDayName = (day) => UTC_DAY.format(new Date(`${day}T00:00Z`));
+
 /** The days from one time to another, such as "3 – 5 Mar 2026". */
 export const days = (from, to) => (dateOf(from) && dateOf(to) ? SHORT_YEAR.formatRange(dateOf(from), dateOf(to)) : "");
 
@@ -63,6 +68,30 @@ export function bytes(size) {
   const value = size / 1000 ** step;
   return `${step && value < 10 ? value.toFixed(1) : Math.round(value)} ${BYTES[step]}`;
 }
+
+let prices = {}; // of a million tokens by model: input, output, cached input
+
+/** The prices that the application gave the server, which knows none itself. */
+export const setPrices = (given) => {
+  prices = given ?? {};
+};
+
+/** The price of a model, or of the same name with a date. Totals have no model. */
+function priceOf(model) {
+  const isOf = (name) => model === name || (model?.startsWith(name) && /^[-@]\d{4}/.test(model.slice(name.length)));
+  const name = Object.keys(prices).find(isOf);
+  return name ? { price: prices[name], about: "" } : { price: prices["*"], about: "≈ " };
+}
+
+/** What tokens cost, as reported or else by the prices; "" if neither is known. */
+export function costOf({ cost, model, input_tokens: read, output_tokens: written, cached_tokens: cached = 0 }) {
+  if (cost > 0) return money(cost);
+  const { price, about } = priceOf(model);
+  if (!price || !(read + written)) return "";
+  return about + money(((read - cached) * price[0] + written * price[1] + cached * price[2]) / 1e6);
+}
+
+const money = (value) => `$${value >= 1 ? NUMBER.format(Number(value.toFixed(2))) : Number(value.toPrecision(2))}`;
 
 /** A hue from 0 to 359, derived from a text (FNV-1a). */
 export function hue(text) {
@@ -94,6 +123,20 @@ export const brief = (text, most) => shorten(oneLine(text), most);
 
 /** The title of a conversation, or the beginning of its first message, or its id. */
 export const titleOf = ({ title, label, id }) => title || label || id;
+
+/** An owner as the server reads it in a text: 1 is the number, and "1" in double quotes the text. */
+export const ownerText = (owner) =>
+  typeof owner === "string" && /^-?\d+$|^".*"$/s.test(owner) ? JSON.stringify(owner) : `${owner}`;
+
+export function ownerOf(text) {
+  if (/^-?\d+$/.test(text)) return Number(text);
+  try {
+    const value = JSON.parse(text);
+    return typeof value === "string" ? value : text;
+  } catch {
+    return text;
+  }
+}
 
 export const roleName = (role) => ROLES[role] ?? role;
 

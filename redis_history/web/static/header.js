@@ -2,6 +2,7 @@
 
 import { byId, el, setText } from "./dom.js";
 import { author, brief, clock, compact, days, exact, plural, shorten, titleOf } from "./format.js";
+import { ownerLink, usedText } from "./usage.js";
 
 const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
 const MOST_WRITERS = 3;
@@ -53,11 +54,13 @@ export class Header {
     this.showBanner();
     const tokens = info.estimated_tokens && `≈ ${compact(info.estimated_tokens)} tokens`;
     const counts = [plural(info.message_count, "message"), tokens, days(info.first_message_at, info.last_message_at)];
-    const owner = String(info.user_id ?? "");
+    const owner = info.user_id ?? "";
+    const mayRead = byId("app").dataset.rights?.split(" ").includes("usage");
     const facts = [
       el("span", counts.filter(Boolean).join(" · ")),
       info.agent_name && el("bdi", shorten(info.agent_name, 60)),
-      owner && el("bdi", `for ${shorten(owner, 60)}`),
+      owner !== "" && ownerLink(owner, mayRead),
+      info.usage && el("span", usedText(info.usage)),
       info.title && el("bdi.id", { title: "the id of the conversation" }, shorten(info.id, 80)),
     ];
     this.facts.replaceChildren(...joined(facts.filter(Boolean)));
@@ -116,7 +119,7 @@ export function troubleOf(state, error) {
   if (state === "open" || !error) return null;
   if (error.away || error.code === "no_server") return `The store cannot be reached: Redis does not answer. ${LATER}`;
   if (error.status === 404) return MISSING;
-  if (error.status === 401) return "Access has expired: open the address with the token again.";
+  if (error.status === 401) return "Access has expired: sign in again.";
   if (error.status === 403) return error.message;
   return error.status ? `${error.message} Trying again.` : `${GONE[navigator.onLine]} ${LATER}`;
 }
@@ -148,9 +151,9 @@ export function showActivity(rows, run, turns = []) {
   const shown = byId("activity-text");
   if (line.textContent !== shown.textContent) shown.replaceChildren(line);
   byId("activity").classList.toggle("active", texts.length > 0);
-  byId("stop").hidden = running?.status !== "active" || byId("composer").hidden; // in a read-only view
-  byId("retry").hidden = !open.some(({ status }) => status !== "owed") || byId("composer").hidden;
-  byId("drop").hidden = !open.length || byId("composer").hidden;
+  byId("stop").hidden = running?.status !== "active";
+  byId("retry").hidden = !open.some(({ status }) => status !== "owed");
+  byId("drop").hidden = !open.length;
 }
 
 // Isolated, so that a user-chosen name cannot change the direction of the text around it.

@@ -1,5 +1,5 @@
 // Markdown as elements. The parser (vendor/markdown-it.js, HTML off) only splits a text into tokens, in linear time;
-// elements are made here. Images are shown as links, so that a message causes no request.
+// elements are made here. Images are shown as links, so that a message causes no request, unless they are in the text.
 
 import { el, morph } from "./dom.js";
 import { code } from "./prose.js";
@@ -117,6 +117,8 @@ function single(token) {
     case "code_block":
       return code(token.content.replace(/\n$/, ""), /^\S*/.exec(token.info.trim())[0]);
     case "image":
+      if (/^data:image\/(?:png|jpeg|gif|webp|avif);base64,/i.test(token.attrGet("src")))
+        return el("img", { src: token.attrGet("src"), alt: token.content || "image" });
       return link(token.attrGet("src"), token.content || token.attrGet("src"));
     case "formula":
       return el(token.block ? "p.formula" : "span.formula", { dir: "ltr" }, token.content);

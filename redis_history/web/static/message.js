@@ -1,8 +1,8 @@
 // Creates the element of a timeline row.
 
 import { address, hashOf } from "./api.js";
-import { become, button, copyButton, el, icon } from "./dom.js";
-import { author, brief, clock, dayName, duration, exact, initials, number, plural, shorten } from "./format.js";
+import { become, button, copyImageButton, el, icon, imageButton } from "./dom.js";
+import { author, brief, clock, costOf, dayName, duration, exact, initials, number, plural, shorten } from "./format.js";
 import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
 import { foldable } from "./prose.js";
@@ -50,8 +50,10 @@ function drawMessage(row, folds, drawings) {
   const { message } = row;
   const who = author(message);
   const fold = (id, owner = message) => folds.fold(row, id, owner);
-  const shown = message.parts.map((part, index) => drawPart(row, part, index, fold, drawings)).filter(Boolean);
-  const chips = attachments(message);
+  const shown = message.parts
+    .map((part, index) => drawPart(row, part, index, { fold, drawings, conversation: folds.conversation.id }))
+    .filter(Boolean);
+  const chips = attachments(message, folds.conversation.id);
   if (message.status === "streaming") shown.push(el("span.caret", { "aria-hidden": "true" }));
   else if (!shown.length && !chips) shown.push(el("p.nothing", "no text"));
   if (message.metadata?.pinned) shown.push(el("p.stopped", "pinned"));
@@ -62,27 +64,33 @@ function drawMessage(row, folds, drawings) {
     { data: { kind: who.kind, role: message.role } },
     row.continued ? el("div.gutter", time(message)) : avatar(who),
     el("div.body", head, ...shown, chips, sources(message, fold)),
-    actions(message, folds.conversation.id),
+    actions(row, folds.conversation.id),
   );
   box.style.setProperty("--hue", who.hue);
   return box;
 }
 
-/** Copy the text or a link, open the message as JSON, branch or pin; shown while the row has the pointer or the focus. */
-function actions(message, conversation) {
+/** Buttons of a message, shown while the row has the pointer or the focus, to those who have the right. */
+function actions({ message, archived }, conversation) {
   const link = new URL(hashOf({ conversation, message: message.id }), location.href).href;
   const href = address(["conversations", conversation, "messages", message.id]);
+  const ends = message.status !== "streaming";
+  const texts = message.parts.filter((part) => part.type === "text").length;
+  const json = { href, target: "_blank", rel: "noopener", "aria-label": "JSON", title: "JSON" };
   return el(
     "div.message-actions",
-    message.text && copyButton(textOf),
-    copyButton(() => link, "Link"),
-    el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON"),
-    change("Branch"),
-    message.status !== "streaming" && change(message.metadata?.pinned ? "Unpin" : "Pin"),
+    message.text && copyImageButton("copy", "Copy", textOf),
+    copyImageButton("link", "Link", () => link),
+    el("a.icon-button", json, icon("code")),
+    change("branch", "Branch", "fork"),
+    ends && change("pin", message.metadata?.pinned ? "Unpin" : "Pin", "pin"),
+    ends && texts === 1 && change("pencil", "Edit", "edit"),
+    message.role === "user" && !archived && change("retry", "Ask again", "delete"),
+    ends && change("trash", "Delete message", "delete"),
   );
 }
 
-const change = (name) => button(name, null, { data: { change: name } });
+const change = (image, name, right) => imageButton(image, name, null, { data: { change: name, right } });
 
 const textOf = (button) => button.closest(".row").row.message.text;
 
@@ -116,10 +124,10 @@ function role(message, who) {
 }
 
 /** The model, tokens, cost and time of a reply, where they are known. `after`: the time of the message before. */
-function replyFacts({ role, reply = {}, timestamp }, after = null) {
-  const { model, input_tokens: read, output_tokens: written, cost } = reply;
+function replyFacts({ role, reply = {}, usage, timestamp }, after = null) {
+  const { model, input_tokens: read, output_tokens: written } = reply;
   const tokens = [read, written].filter(Number.isFinite).map(number).join(" → ");
-  const price = Number.isFinite(cost) && `$${Number(cost.toPrecision(2))}`;
+  const price = costOf({ ...reply, cached_tokens: usage?.cached_tokens });
   const took = role === "assistant" && after && duration(after, timestamp);
   const facts = [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`];
   return facts.filter(Boolean).join(" · ");

@@ -1,12 +1,13 @@
 // Creates the elements of message parts. `fold(id)` returns `{id, open}`, the state of a foldable part.
 
+import { imageAddress } from "./api.js";
 import { el, icon } from "./dom.js";
 import { brief, bytes, duration, exact, plural, shorten } from "./format.js";
 import { Drawing, markdown, prose } from "./markdown.js";
 import { contentText, data, foldable, pretty } from "./prose.js";
 
 /** The element of a part; null if it is shown elsewhere. `drawings`: of the texts that are being written, by index. */
-export function drawPart(row, part, index, fold, drawings) {
+export function drawPart(row, part, index, { fold, drawings, conversation }) {
   switch (part.type) {
     case "text":
       if (!part.text) return null;
@@ -19,17 +20,31 @@ export function drawPart(row, part, index, fold, drawings) {
     case "reasoning":
       return reasoning(part, fold(`${index}`), row.message.status === "streaming");
     case "tool_use":
-      return toolCall(row, part, index, fold);
+      return toolCall(row, part, index, fold, conversation);
     case "tool_result":
-      return row.paired.has(index) ? null : resultWithoutCall(part, index, fold);
+      return row.paired.has(index) ? null : resultWithoutCall(row, part, index, fold, conversation);
     case "attachment":
       return null; // shown together, see attachments()
     default: {
       const label = `Part of type ${shorten(String(part.type), 40)}`;
-      return folding("reasoning", fold(`${index}`), labelled("file", label), "", () => [data(pretty(part))], label);
+      const body = () => [...images(part, row.message, conversation), data(readable(pretty(part), part))];
+      return folding("reasoning", fold(`${index}`), labelled("file", label), "", body, label);
     }
   }
 }
+
+/** The images of a part, which are loaded when they come near the viewport. */
+const images = ({ images: numbers = [], name }, message, conversation) =>
+  numbers.map((number) => {
+    const href = imageAddress(conversation, message.id, number);
+    const alt = shorten(name || "image", 80);
+    const failed = ({ target }) => target.replaceWith(`${alt} cannot be shown`);
+    const image = el("img", { loading: "lazy", decoding: "async", alt, on: { error: failed }, src: href });
+    return el("a.image", { href, target: "_blank", rel: "noopener" }, image);
+  });
+
+/** A text without the base64 of images that are shown. */
+const readable = (text, part) => (part.images ? text.replace(/[\w+/=-]{300,}/g, "…") : text);
 
 function numbered(element, index) {
   element.dataset.part = index;
@@ -69,7 +84,7 @@ function tool(fold, name, state, words, preview, body, label) {
   return box;
 }
 
-function toolCall(row, part, index, fold) {
+function toolCall(row, part, index, fold, conversation) {
   const results = row.results.get(index) ?? [];
   const failed = results.find((result) => result.part.is_error)?.part;
   const state = failed ? "error" : results.length ? "done" : row.working ? "waiting" : "none";
@@ -80,7 +95,9 @@ function toolCall(row, part, index, fold) {
     column("Input", argumentsText(part.input), part, fold(`${index}.input`)),
     ...results.map(({ part, message }, at) => {
       const state = fold(`${index}.result${at}`, message);
-      const box = column(part.is_error ? "Error" : "Result", contentText(part.content), part, state);
+      const content = readable(contentText(part.content), part);
+      const box = column(part.is_error ? "Error" : "Result", content, part, state);
+      box.append(...images(part, message, conversation));
       box.title = exact(message.timestamp);
       return box;
     }),
@@ -112,20 +129,25 @@ function argumentsLine(input) {
 }
 
 /** A result whose call was compacted or deleted, or is not loaded yet. */
-function resultWithoutCall(part, index, fold) {
-  const content = contentText(part.content);
-  const body = () => [column(part.is_error ? "Error" : "Result", content, part, fold(`${index}.result`))];
+function resultWithoutCall({ message }, part, index, fold, conversation) {
+  const content = readable(contentText(part.content), part);
+  const body = () => [
+    column(part.is_error ? "Error" : "Result", content, part, fold(`${index}.result`)),
+    ...images(part, message, conversation),
+  ];
   const [state, words] = part.is_error ? ["error", "failed"] : ["done", "result"];
   const label = `Result of the tool ${part.name ?? part.tool_use_id}`;
   return tool(fold(`${index}`), part.name ?? "Result of a tool", state, words, brief(content, 160), body, label);
 }
 
-export function attachments(message) {
-  const chips = message.parts.filter((part) => part.type === "attachment").map(attachment);
-  return chips.length ? el("ul.chips", { "aria-label": "Attachments" }, ...chips) : null;
+export function attachments(message, conversation) {
+  const chips = message.parts.filter((part) => part.type === "attachment");
+  const drawn = chips.map((part) => attachment(part, images(part, message, conversation)));
+  return chips.length ? el("ul.chips", { "aria-label": "Attachments" }, ...drawn) : null;
 }
 
-function attachment(part) {
+function attachment(part, shown) {
+  if (shown.length) return el("li", ...shown);
   const image = { image: "image", video: "image", audio: "audio" }[part.modality] ?? "file";
   const name = part.name ?? part.reference ?? part.id ?? "attachment";
   const facts = [part.mime_type ?? part.modality, bytes(part.size)].filter(Boolean).join(", ");

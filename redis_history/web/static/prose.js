@@ -19,6 +19,11 @@ const ALIASES = {
   sh: "bash",
   shell: "bash",
   yml: "yaml",
+  rust: "rs",
+  postgresql: "sql",
+  postgres: "sql",
+  mysql: "sql",
+  sqlite: "sql",
   patch: "diff",
 };
 

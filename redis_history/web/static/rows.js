@@ -26,7 +26,8 @@ export function buildRows({ messages, unfolded, unread, run }) {
     row.day = day === today ? null : message.timestamp;
     today = day;
     row.unread = !archived && message.id === unread;
-    row.working = message.status === "streaming" || (run && Date.parse(message.timestamp) >= Date.parse(run.started_at));
+    row.working =
+      message.status === "streaming" || (run && Date.parse(message.timestamp) >= Date.parse(run.started_at));
     row.after = before && !before.message.is_summary ? before.message.timestamp : null;
     row.continued = !row.day && !row.unread && follows(before, row);
   }

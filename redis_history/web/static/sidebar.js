@@ -2,11 +2,26 @@
 
 import { api, hashOf } from "./api.js";
 import { byId, el, oncePerFrame, setText } from "./dom.js";
-import { ago, brief, compact, dayName, exact, number, plural, roleName, shorten, titleOf } from "./format.js";
+import {
+  ago,
+  brief,
+  compact,
+  dayName,
+  exact,
+  number,
+  ownerOf,
+  ownerText,
+  plural,
+  roleName,
+  shorten,
+  titleOf,
+} from "./format.js";
 import { troubleOf } from "./header.js";
 
 const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
+const OFFERED = 200; // owners and agents to choose from
+const CHOSEN = 300; // milliseconds after the last key in the choice of an owner or an agent
 const FAILED = 3_000; // milliseconds before a failed page is requested again
 const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
 const STATUSES = ["owed", "running", "waiting", "parked"]; // of turns: a later one matters more
@@ -34,6 +49,14 @@ export class Sidebar {
     this.filter = byId("filter");
     this.show = oncePerFrame(() => this.render());
     this.filter.addEventListener("input", () => this.show());
+    this.selected = {}; // the owner and the agent whose conversations the server lists
+    this.form = byId("list-filters").querySelector("form");
+    this.form.addEventListener("submit", (event) => event.preventDefault());
+    this.form.addEventListener("input", () => {
+      clearTimeout(this.selecting);
+      this.selecting = setTimeout(() => this.choose(), CHOSEN);
+    });
+    this.form.addEventListener("focusin", () => this.offer());
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.list.addEventListener("pointermove", () => {
       this.pointed = Date.now();
@@ -44,6 +67,47 @@ export class Sidebar {
     });
     unread.onChange = () => this.show();
     setInterval(() => this.show(), 15_000); // updates texts such as "3 min"
+  }
+
+  /** List the conversations of the owner and the agent in the form. */
+  choose() {
+    const fields = [...new FormData(this.form)].map(([name, value]) => [name, value.trim()]);
+    this.selected = Object.fromEntries(fields.filter(([, value]) => value));
+    for (const [id, item] of this.items) {
+      if (this.belongs(item.conversation)) continue;
+      item.element?.remove();
+      this.items.delete(id);
+    }
+    this.next = null;
+    this.show();
+    this.load().then(
+      () => this.offer(),
+      (error) => this.fail(error),
+    );
+  }
+
+  /** Whether the form selects a conversation. */
+  belongs({ user_id: owner = null, agent_name: agent = null }) {
+    const { user_id: user, agent_name: name } = this.selected;
+    return (!user || owner === ownerOf(user)) && (!name || agent === name);
+  }
+
+  /** Offer the owners and agents of the listed conversations. */
+  offer() {
+    const known = [...this.items.values()].map(({ conversation }) => conversation);
+    const fill = (id, values) => {
+      const offered = [...new Set(values)].sort().slice(0, OFFERED);
+      byId(id).replaceChildren(...offered.map((value) => el("option", { value })));
+    };
+    const isGiven = (value) => (value ?? "") !== "";
+    fill(
+      "known-owners",
+      known
+        .map((one) => one.user_id)
+        .filter(isGiven)
+        .map(ownerText),
+    );
+    fill("known-agents", known.map((one) => one.agent_name).filter(isGiven));
   }
 
   /** Reload the list, as far as it was loaded. */
@@ -72,7 +136,7 @@ export class Sidebar {
     const changed = new Set();
     this.changes.add(changed);
     try {
-      const page = await api.conversations({ ...params, last: 1 });
+      const page = await api.conversations({ ...params, ...this.selected, last: 1 });
       const conversations = page.conversations
         .filter(({ id }) => !changed.has(id) || this.items.has(id))
         .map((one) => (changed.has(one.id) ? { id: one.id } : one));
@@ -133,15 +197,20 @@ export class Sidebar {
   on_changed({ conversation: id, ...data }) {
     for (const changed of this.changes) changed.add(id);
     if ("turn" in data) for (const changed of this.turnChanges) changed.add(id);
-    this.put({ ...data, id }, this.items.get(id));
+    if (this.belongs(data)) this.put({ ...data, id }, this.items.get(id));
+    else this.drop(id);
     this.show();
   }
 
   on_gone({ conversation: id }) {
     for (const changed of this.changes) changed.add(id);
+    this.drop(id);
+    this.show();
+  }
+
+  drop(id) {
     this.items.get(id)?.element?.remove();
     this.items.delete(id);
-    this.show();
   }
 
   info(id) {
@@ -250,7 +319,8 @@ export class Sidebar {
     else if (this.next) {
       if (words && this.items.size >= FILTERED) note = `Searched ${number(this.items.size)} conversations.`;
     } else if (!this.items.size) {
-      if (this.generation) note = "No conversation yet. The first one appears here by itself.";
+      if (Object.keys(this.selected).length) note = "No conversation matches.";
+      else if (this.generation) note = "No conversation yet. The first one appears here by itself.";
     } else if (words && !matched) note = "No conversation matches.";
     setText(byId("list-note"), note);
   }
@@ -312,7 +382,12 @@ function matches({ conversation: { title, label, id, agent_name: agent, user_id:
 }
 
 function facts({ message_count: count, estimated_tokens: tokens, agent_name: agent, forked_from: origin }) {
-  const texts = [origin && "branch", plural(count ?? 0, "message"), tokens && `≈ ${compact(tokens)} tokens`, agent && shorten(agent, 40)];
+  const texts = [
+    origin && "branch",
+    plural(count ?? 0, "message"),
+    tokens && `≈ ${compact(tokens)} tokens`,
+    agent && shorten(agent, 40),
+  ];
   return texts.filter(Boolean).join(" · ");
 }
 

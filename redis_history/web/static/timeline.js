@@ -225,7 +225,12 @@ export class Timeline {
     const { conversation, list, folds } = this;
     if (!conversation) return;
     const { messages } = conversation;
-    const { rows, home } = buildRows({ messages, unfolded: folds.unfolded(), unread: this.firstUnread, run: conversation.run });
+    const { rows, home } = buildRows({
+      messages,
+      unfolded: folds.unfolded(),
+      unread: this.firstUnread,
+      run: conversation.run,
+    });
     this.home = home;
     folds.learn(messages);
     list.endless = conversation.newer;
