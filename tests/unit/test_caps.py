@@ -108,6 +108,7 @@ def test_a_score_beyond_all_floats() -> None:
         encode_body(user("x", sources=[Source(score=10**400)]))
 
 
+@pytest.mark.full
 def test_size_up_to_the_last_byte() -> None:
     spare = MAX_MESSAGE_BYTES - len(encode_body(user("x" * 1_000_000, id="m"))) + 1_000_000
     full = user("x" * spare, id="m")

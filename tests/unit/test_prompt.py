@@ -26,6 +26,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.values.reasoning_parts import only_reasoning
 from redis_history.values.sizes import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
 
@@ -390,6 +391,23 @@ _MESSAGE = st.builds(
 )
 
 
+def test_reasoning_goes_with_the_next_item_only() -> None:
+    def thought(name: str) -> Message:
+        return Message(role="assistant", parts=(ReasoningPart("hm"),), id=name)
+
+    blank = Message(role="assistant", parts=(TextPart(" "),), id="blank")
+    answer = assistant("yes", id="answer")
+    for said, kept, left_out in (
+        ([thought("1"), thought("2"), answer], {"answer": 3}, set()),
+        ([thought("1"), blank], {}, {"1", "blank"}),
+        ([thought("1"), blank, user("and?", id="u"), answer], {"u": 1, "answer": 1}, {"1", "blank"}),
+        ([answer, thought("1")], {"answer": 1}, {"1"}),
+    ):
+        found = assemble_messages(said, "helper", "The Helper", {"addressed_only_mode": False})
+        assert {message.id: len(message.parts) for message in found.messages} == kept
+        assert {one.message_id for one in found.report.left_out} == left_out
+
+
 @pytest.mark.proves("prompts")
 @given(
     st.lists(_MESSAGE, max_size=25),
@@ -408,12 +426,12 @@ def test_any_history_gives_a_prompt_that_holds(
     assert report.tokens == sum(estimate_tokens(count_characters(message)) for message in found.messages)
     holds_pairs(found.messages)
     assert report.loaded == len(messages)
-    # Each message is in the prompt, or left out, or in part both.
+    # Each message is in the prompt, or left out, or in part both. Reasoning may be in the agent's next message.
     inside = {message.id for message in found.messages} - {"summary"}
     out = {one.message_id for one in report.left_out if not one.partial}
     partial = {one.message_id for one in report.left_out if one.partial}
     known = {message.id for message in messages}
-    assert inside | out | partial == known
+    assert known - {message.id for message in messages if only_reasoning(message)} <= inside | out | partial <= known
     assert len(report.left_out) == len({one.message_id for one in report.left_out})
     for message in found.messages:
         assert message.role in ("user", "assistant", "system", "tool")

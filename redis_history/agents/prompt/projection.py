@@ -285,7 +285,12 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
             if only_reasoning(turn.shown[0]):
                 reasoning = turn if reasoning is None else _joined(reasoning, turn)
                 continue
-            turn, reasoning = turn if reasoning is None else _joined(reasoning, turn), None
+            if reasoning is not None and _readable(turn.shown[0].parts):
+                turn = _joined(reasoning, turn)
+            elif reasoning is not None:
+                for at, one in zip(reasoning.indices, reasoning.sources, strict=True):
+                    left_out[at] = LeftOut(one.id, "pair")
+            reasoning = None
         turns.append(turn)
     return turns
 
