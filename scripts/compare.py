@@ -459,7 +459,7 @@ def measure_together(adapter: Package, theirs: Package, rounds: int) -> list[str
             pairs.append((conversation, LOOPS[-1] if len(LOOPS) > known else None))
 
         def at_once(name: str, what: str) -> list[Callable[[], None]]:
-            work = []
+            work: list[Callable[[], None]] = []
             for side, (conversation, loop) in enumerate(pairs):
                 same = what == "load"  # all read one conversation
                 made = [conversation(f"{name}-{side}" + ("" if same else f"-{at}")) for at in range(TASKS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -141,9 +141,10 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
 
     def _decode(self, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
         """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
-        cursor = _cursor(reply)
-        replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
-        return Head(cursor, reply[3], reply[4], reply[5], page_of_members(self.conversation_id, reply[6])), replies
+        _, _, _, count, characters, tokens, members, live = reply
+        replies = {sequence: (content, lives) for sequence, content, lives in live}
+        newest = page_of_members(self.conversation_id, members)
+        return Head(_cursor(reply), count, characters, tokens, newest), replies
 
     def apply(self, space: Space) -> Head:
         conversation = space.find(self.conversation_id)
@@ -219,24 +220,25 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
 
     def _decode(self, settings: Settings, entries: list[LogEntry] | None, reply: list[Any]) -> Changes:
         entries = _entries(reply) if entries is None else entries
+        found = _Found(*reply)
         replies = [
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
-            for sequence, timestamp, message_id, content, size, lives in reply[6]
+            for sequence, timestamp, message_id, content, size, lives in found.replies
         ]
-        run, expires, dead = read_run(self.conversation_id, settings, *reply[7:10])
+        run, expires, dead = read_run(self.conversation_id, settings, found.run, found.queue, found.now)
         changes = recover(
             self.conversation_id,
             self.after,
             _cursor(reply),
             entries,
             self.limit,
-            former=former_of(reply[3]),
+            former=former_of(found.former),
             replies=replies,
             had=self.replies,
             run=run,
             expires=expires,
             known_run=self.run,
-            turns=read_turns(self.conversation_id, *reply[10:12]),
+            turns=read_turns(self.conversation_id, found.turns, found.owner),
             known_turns=self.turns,
         )
         return replace(changes, dead_run=dead).of_owner(_owner(reply))
@@ -287,7 +289,7 @@ class ReadLog(OnConversation, Op[list[Event]], frozen=True):
         entries = decoded(replace(call, decode=_entries), reply)
         entries = yield from entries_with_contents(self.conversation_id, entries, settings)
         head, owner = (decoded(replace(call, decode=part), reply) for part in (_cursor, _owner))
-        events = self._events(head, entries, former_of(reply[3]))
+        events = self._events(head, entries, former_of(_Found(*reply).former))
         return owned(events, None if owner is UNSET else owner)
 
     def apply(self, space: Space) -> list[Event]:
@@ -326,20 +328,40 @@ def take_snapshot(conversation_id: str, limit: int = 1000, contents: bool | Lite
     return Snapshot(head.newest.messages, head.cursor, head.message_count)
 
 
+class _Found(NamedTuple):
+    """What changes.lua returns. `former`, `run`, `queue`, `turns` and `owner` are fields of the state, or empty;
+    `first` is the revision of the first entry."""
+
+    epoch: bytes
+    revision: int
+    head: bytes
+    former: bytes
+    first: int
+    entries: list[Any]
+    replies: list[Any]
+    run: bytes
+    queue: bytes
+    now: int
+    turns: bytes
+    owner: bytes
+
+
 def former_of(field: bytes) -> str:
     """`former` of `recover`, from the field o of the state."""
     return "log" if field == b"log" else field.hex()
 
 
 def _entries(reply: list[Any]) -> list[LogEntry]:
-    return [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+    found = _Found(*reply)
+    return [_log_entry(revision, *raw) for revision, raw in enumerate(found.entries, found.first)]
 
 
 def _owner(reply: list[Any]) -> int | str | UnsetType | None:
     """The owner of the conversation in a reply of changes.lua; UNSET if it does not exist."""
-    if reply[0] == BEGINNING.epoch.encode():
+    found = _Found(*reply)
+    if found.epoch == BEGINNING.epoch.encode():
         return UNSET
-    return decode_value(reply[11]) if reply[11] else None
+    return decode_value(found.owner) if found.owner else None
 
 
 def _cursor(reply: list[Any]) -> Cursor:

@@ -70,7 +70,6 @@ _ANSWER_MS: Final = b"%d" % round(1000 * ANSWER_SECONDS)
 #: Seconds until a waiter checks again whether the silent waiters before it have left.
 _LOOK_AGAIN: Final = 0.3
 _DONE: Final = (b"taken", b"kept", b"ended", b"stopping", b"read")
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class RunOutcome(Struct, frozen=True):
@@ -364,6 +363,38 @@ class _Reply(NamedTuple):
     dead: int | None
 
 
+class _Stored(Struct, array_like=True):
+    """A lease as in the fields R and W of the state, see run.lua; times are milliseconds. `former`: leases without the
+    last two fields."""
+
+    fence: int
+    run_id: str
+    agent_name: str
+    status: str
+    started: float
+    expires: float
+    ended: float
+    reason: str
+    first_sequence: int
+    unsettled_from: int
+    former: Any = ()
+    freed: float = 0
+
+
+class _Place(Struct, array_like=True):
+    """A place in the queue, see run.lua."""
+
+    run_id: str
+    agent_name: str
+    since: float
+    expires: float
+
+
+_decode_lease: Final = msgspec.msgpack.Decoder(_Stored).decode
+_decode_queue: Final = msgspec.msgpack.Decoder(list[_Place]).decode
+_NO_LEASE: Final = _Stored(0, "", "", "", 0, 0, 0, "", 0, 0)
+
+
 class Present(NamedTuple):
     """The newest run, and how many seconds until it expires, or until it is certain that its holder is dead; None if
     it is not active. `dead`: the fence of a run whose holder is dead, if this is not recorded yet."""
@@ -402,20 +433,20 @@ def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list
     what, run, queue, now, run_id = reply[:5]
     present = read_run(conversation_id, settings, run, queue, now, kind=kind)
     fence = before = None
-    packed: list[Any] = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
-    number, status, ends = packed[0], packed[3], packed[5]
-    active = status in ("active", "stopping")
+    stored = _decode_lease(run) if run else _NO_LEASE
+    active = stored.status in ("active", "stopping")
     if what == b"taken" and present.info is not None:
-        fence, before = RunFence(number, present.info.run_id, kind), packed[9] or None
+        fence, before = RunFence(stored.fence, present.info.run_id, kind), stored.unsettled_from or None
     lost = run_id.decode() if what == b"lost" and run_id else None
     look_in = present.look_in
     if what == b"busy" and run and not active:  # it is another waiter's turn
-        look_in = (packed[11] - now) / 1000 + ANSWER_SECONDS
+        look_in = (stored.freed - now) / 1000 + ANSWER_SECONDS
         look_in = look_in if look_in > 0 else _LOOK_AGAIN
     turn = read_taken(conversation_id, reply[5]) if len(reply) > 5 and reply[5] else None
     outcome = RunOutcome(what in _DONE, present.info, fence, lost, before, look_in, turn)
-    over = (now - ends) / 1000 if active else 0.0
-    return _Reply(what, outcome, b"%d" % number, over, (conversation_id, f"{kind} {number}"), present.dead)
+    over = (now - stored.expires) / 1000 if active else 0.0
+    lease = (conversation_id, f"{kind} {stored.fence}")
+    return _Reply(what, outcome, b"%d" % stored.fence, over, lease, present.dead)
 
 
 def read_run(
@@ -427,22 +458,21 @@ def read_run(
         return Present(None)
     dead, left = None, 0.0
     try:
-        packed = _decode(run)
-        number, status, expires = packed[0], packed[3], packed[5]
-        if status in ("active", "stopping"):
-            left = (expires - now) / 1000
+        stored = _decode_lease(run)
+        if stored.status in ("active", "stopping"):
+            left = (stored.expires - now) / 1000
             if left <= 0:
                 contact = _contact(conversation_id, settings)
-                left = contact.spares((conversation_id, f"{kind} {number}"), -left)
+                left = contact.spares((conversation_id, f"{kind} {stored.fence}"), -left)
                 if not left:
-                    dead, packed[3], packed[6] = number, "interrupted", expires
+                    dead, stored.status, stored.ended = stored.fence, "interrupted", stored.expires
         waiting = [
-            RunWaiter(place[0], place[1] or None, _time(place[2]))
-            for place in (_decode(queue) if queue else ())
-            if place[3] > now
+            RunWaiter(place.run_id, place.agent_name or None, _time(place.since))
+            for place in (_decode_queue(queue) if queue else ())
+            if place.expires > now
         ]
-        former = tuple(_info(conversation_id, one) for one in packed[10])
-        info = _info(conversation_id, packed, tuple(waiting), former)
+        former = tuple(_info(conversation_id, msgspec.convert(one, _Stored)) for one in stored.former)
+        info = _info(conversation_id, stored, tuple(waiting), former)
     except UNREADABLE as error:
         raise CorruptDataError(f"the run of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
     return Present(info, left if info.is_active else None, dead)
@@ -457,19 +487,26 @@ def bury_run(conversation_id: str, dead: int, settings: Settings) -> Steps[None]
 
 
 def _info(
-    conversation_id: str, packed: list[Any], waiting: tuple[RunWaiter, ...] = (), former: tuple[RunInfo, ...] = ()
+    conversation_id: str, stored: _Stored, waiting: tuple[RunWaiter, ...] = (), former: tuple[RunInfo, ...] = ()
 ) -> RunInfo:
-    _, run_id, agent, status, started, _, ended, reason, first = packed[:9]
     return RunInfo(
-        run_id, conversation_id, agent or None, status, _time(started), _time(ended) if ended else None,
-        reason or None, waiting, first, former,
-    )  # fmt: skip
+        stored.run_id,
+        conversation_id,
+        stored.agent_name or None,
+        cast(RunStatus, stored.status),
+        _time(stored.started),
+        _time(stored.ended) if stored.ended else None,
+        stored.reason or None,
+        waiting,
+        stored.first_sequence,
+        former,
+    )
 
 
 def is_active(run: bytes) -> bool:
     """Whether the run in the field R of the state has not ended, although it may have expired."""
     with suppress(*UNREADABLE):
-        return _decode(run)[3] in ("active", "stopping")
+        return _decode_lease(run).status in ("active", "stopping")
     return False
 
 
