@@ -238,6 +238,7 @@ def _set_ahead(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("then", ["nothing", "listing", "another message"])
+@pytest.mark.full
 def test_a_late_append_is_refused_after_the_conversation_expired_by_the_ttl_of_another_store(
     server_of: Servers, namespace: str, then: str
 ) -> None:

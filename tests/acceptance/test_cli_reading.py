@@ -327,6 +327,7 @@ def test_ids_are_shown_however_narrow_it_is(store: HistoryStore, on: Any, width:
     assert "".join(line[: column.end()].strip() for line in lines[1:]).endswith(long)
 
 
+@pytest.mark.full
 def test_a_locale_without_unicode(store: HistoryStore, server: RealServer) -> None:
     store.append("日本語会話", user("你好"))
     where = ("--url", server.url, "--namespace", store.namespace)

@@ -102,6 +102,7 @@ def test_it_shows_what_another_process_changes(store: HistoryStore, where: tuple
 
 
 @pytest.mark.proves("tail")
+@pytest.mark.full
 def test_it_shows_who_works_and_who_waits(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
     store.append("c", user("Why?"))
     tail = follow(*where, "tail", "c", "-f")
@@ -149,6 +150,7 @@ def test_it_survives_a_restart_and_resumes(own_server: Start, follow: Any) -> No
         assert run(*where, "--after", third["cursor"]).lines == []
 
 
+@pytest.mark.full
 def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
     store.append("old", user("not shown"))
     shown, tail = follow(*where, "tail", "--all", "-f"), follow(*where, "--json", "tail", "--all", "-f")
@@ -250,6 +252,7 @@ def test_wrong_arguments(on: Any, arguments: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.full
 def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...], reads: bool) -> None:
     """The line is longer than a pipe holds. If nobody reads it, a second signal ends the command."""
     store.append("c", user("x" * 900_000))

@@ -265,6 +265,7 @@ def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
         reader.delete_conversation("c")
 
 
+@pytest.mark.full
 def test_changes_of_a_new_shard_arrive(cluster: RealCluster, namespace: str) -> None:
     new = cluster.add()
     cluster.wait_until_joined()
@@ -338,6 +339,7 @@ def _listeners(node: RealServer) -> int:
 
 @pytest.mark.proves("cluster")
 @FACES
+@pytest.mark.full
 async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespace: str) -> None:
     primary = own_cluster.owner(_slot(namespace, "c"))
     known = _store(face, own_cluster, namespace, poll_interval=600)  # not of the replica

@@ -300,6 +300,7 @@ def _copy_of(client: Any, namespace: str) -> bytes:
 
 @pytest.mark.proves("deletion")
 @pytest.mark.parametrize("act", ["delete_conversation", "clear", "delete", "erase", "update"])
+@pytest.mark.full
 def test_an_expansion_that_was_killed_leaves_no_copy_of_what_is_removed(
     server: RealServer, namespace: str, act: str
 ) -> None:

@@ -105,6 +105,7 @@ def lease_of(client: Any) -> list[Any]:
 
 
 @pytest.mark.proves("compressors")
+@pytest.mark.full
 def test_a_worker_that_stood_still_past_its_lease_cannot_commit(own_server: Start, start: StartWorker) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -124,6 +125,7 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(own_server: Star
         worker.end()
 
 
+@pytest.mark.full
 def test_a_worker_ends_at_sigterm(own_server: Start, start: StartWorker) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
@@ -156,6 +158,7 @@ def torn(original: list[Message], live: list[Message]) -> int:
 
 
 @pytest.mark.proves("compressors")
+@pytest.mark.full
 def test_four_workers_killed_at_random_over_real_conversations(
     own_server: Start, start: StartWorker, full: bool
 ) -> None:

@@ -286,6 +286,7 @@ def test_scripts_use_the_keys_that_they_declare(
 
 
 @pytest.mark.parametrize("kind", ["plain", "redis"])
+@pytest.mark.full
 def test_scripts_declare_their_keys_on_one_server(kind: str, server_of: Servers, namespace: str) -> None:
     server = server_of(kind)
     with traced(server) as found:
@@ -296,6 +297,7 @@ def test_scripts_declare_their_keys_on_one_server(kind: str, server_of: Servers,
 
 
 @pytest.mark.parametrize("product", ["dragonfly", "upstash"])
+@pytest.mark.full
 def test_scripts_run_on_lua_54_with_declared_keys_only(product: str, server_of: Servers, namespace: str) -> None:
     server = server_of("plain")
     versions = {"dragonfly": {"redis_version": "7.4.0", "dragonfly_version": "df-v1.36.0"}}
@@ -316,6 +318,7 @@ def test_scripts_run_on_lua_54_with_declared_keys_only(product: str, server_of: 
 
 
 @pytest.mark.proves("cluster")
+@pytest.mark.full
 def test_writes_to_a_conversation_with_an_owner_take_one_round_trip(server_of: Servers, namespace: str) -> None:
     cluster = server_of("cluster")
     with HistoryStore(cluster.url, namespace=namespace) as store:

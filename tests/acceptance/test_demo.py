@@ -39,6 +39,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/bin/redis-history"])
 
 
+@pytest.mark.full
 def test_the_page_has_the_port_that_was_asked_for(server: RealServer, url: str) -> None:
     port = free_port()
     argv = command("demo", "--url", url, "--conversations", "1", "--agents", "1", "--serve", "--port", str(port))
@@ -58,6 +59,7 @@ def test_the_page_has_the_port_that_was_asked_for(server: RealServer, url: str) 
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.full
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
     done = run("demo", "--url", url)
     assert done.returncode == 0, done.stderr

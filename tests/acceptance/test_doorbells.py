@@ -124,6 +124,7 @@ async def test_a_user_without_permission_for_published_messages_uses_notificatio
         assert await one.get(timeout=SOON) is not None
 
 
+@pytest.mark.full
 async def test_doorbells_in_a_cluster(own_cluster: RealCluster) -> None:
     """Each node sends notifications about its own keys, so there is a connection to each."""
     names = [f"c{number}" for number in range(6)]
@@ -180,6 +181,7 @@ def nodes(request: pytest.FixtureRequest, own_server: Start) -> tuple[str, list[
 
 
 @pytest.mark.proves("broken-connections")
+@pytest.mark.full
 def test_threads_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
     """No error reaches them. Afterwards the doorbell works, and the server has dropped their subscriptions."""
     url, servers = nodes

@@ -95,6 +95,7 @@ async def test_a_server_that_confirms_before_the_fsync_is_refused(own_server: St
 
 @pytest.mark.proves("confirmable")
 @FACES
+@pytest.mark.full
 async def test_a_server_without_the_command_is_refused_before_anything_is_written(face: str) -> None:
     info = b"# Server\r\nredis_version:7.0.15\r\n# Persistence\r\naof_enabled:1\r\n"
     seen: list[bytes] = []
@@ -175,6 +176,7 @@ async def test_a_stopped_replica_is_reported_in_time(pair: Pair, face: str) -> N
 @pytest.mark.proves("replicas")
 @FACES
 @pytest.mark.parametrize("how", ["add", "restore"])
+@pytest.mark.full
 async def test_flush_returns_when_everything_is_confirmed(pair: Pair, face: str, how: str) -> None:
     """The event of the change must not end `flush`: the server sends it before its replica has the change."""
     options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 0.2, "poll_interval": 0.1}
@@ -259,6 +261,7 @@ async def test_a_lost_replica_is_noticed_after_the_next_new_connection(pair: Pai
 
 @pytest.mark.proves("replicas")
 @FACES
+@pytest.mark.full
 async def test_confirmation_in_a_cluster_with_moving_slots(own_cluster: RealCluster, face: str) -> None:
     for node in own_cluster.nodes:
         with node.client() as client:

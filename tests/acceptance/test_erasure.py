@@ -94,6 +94,7 @@ def test_erasing_works_on_a_full_server(own_server: Start) -> None:
 
 
 @pytest.mark.proves("ttl")
+@pytest.mark.full
 def test_an_expired_conversation_leaves_nothing_even_without_clients(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, ttl=3) as store:

@@ -60,6 +60,7 @@ def _drafts(client: Any, namespace: str) -> dict[bytes, int]:
 
 
 @pytest.mark.proves("fork")
+@pytest.mark.full
 def test_a_fork_whose_replies_are_lost_is_made_once(own_server: Start) -> None:
     server, chance = own_server(), random.Random(5)
     with HistoryStore(server.url, search="off") as store, HistoryStore(server.url, search="off") as other:
@@ -74,6 +75,7 @@ def test_a_fork_whose_replies_are_lost_is_made_once(own_server: Start) -> None:
 
 
 @pytest.mark.proves("fork")
+@pytest.mark.full
 def test_a_killed_fork_is_complete_or_absent(own_server: Start) -> None:
     """The remains of a killed process are invisible, expire, and do not disturb a repeated fork."""
     server = own_server()

@@ -29,6 +29,7 @@ def plain(requests: list[Any]) -> Any:
 
 @pytest.mark.proves("frameworks")
 @pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.full
 def test_four_turns_with_and_without_a_stream_and_a_restart(name: str, server: RealServer, namespace: str) -> None:
     sent = []
     for texts in (TEXTS[:2], TEXTS[2:]):

@@ -85,6 +85,7 @@ def test_processes_that_load_add_and_save_keep_everything(
 
 
 @pytest.mark.proves("histories")
+@pytest.mark.full
 def test_killed_while_saving(own_server: Start, workers: Workers, full: bool) -> None:
     url = own_server("plain").url
     kills, count = (20, 600) if full else (3, 90)
@@ -119,6 +120,7 @@ def test_killed_while_saving(own_server: Start, workers: Workers, full: bool) ->
 
 
 @pytest.mark.parametrize("mode", ["exits", "exits_async"])
+@pytest.mark.full
 def test_the_end_of_the_interpreter_saves_the_rest(own_server: Start, workers: Workers, mode: str) -> None:
     url = own_server("plain", tcp=True).url
     worker = workers(mode, url, "m", 300)

@@ -70,6 +70,7 @@ def test_interrupts_between_any_two_lines(own_server: Start, call: str, connecti
 @pytest.mark.parametrize(
     "method", ["release", "send", "_free_lane", "_exchange", "take", "exchange", "_replies", "answer", "_wake_next"]
 )
+@pytest.mark.full
 def test_threads_share_no_connection_after_interrupts(own_server: Start, method: str) -> None:
     """Wherever the thread that sends for others is interrupted, the others receive their own replies, then and
     later."""

@@ -26,7 +26,14 @@ from tests.support.sdk import validate
 from tests.support.servers import RealServer
 from tests.unit.format_cases import FORMAT
 
-every_item = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+#: By default every third item; the others differ from these in their names and fields.
+every_item = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.full] if number % 3 else [])
+        for number, (name, case) in enumerate(CASES.items())
+    ],
+)
 pytestmark = [pytest.mark.proves("pairs", "bounds", "round-trip"), every_item]
 
 Open = Callable[..., HistoryStore]
@@ -137,6 +144,7 @@ def test_sizes(case: Case, memory: Open) -> None:
     check_totals(store)
 
 
+@pytest.mark.full
 def test_prompts(case: Case, full: bool) -> None:
     budgets = (None, 1, 8, 20, 40, 80, 200, 1_000, 2_500) if full else (None, 8, 30, 1_100)
     with HistoryStore("memory://") as store:
@@ -149,6 +157,7 @@ def test_prompts(case: Case, full: bool) -> None:
     assert calls_of(case, whole) == calls_of(case, case.items)
 
 
+@pytest.mark.full
 def test_caps(case: Case, opened: Open) -> None:
     said = read(case)
     for most in range(1, len(said) + 1):
@@ -177,6 +186,7 @@ def test_compaction_and_expansion(case: Case, opened: Open) -> None:
         check_totals(store)
 
 
+@pytest.mark.full
 def test_compressor(case: Case) -> None:
     for most in (10, 40, 1_100):
         with HistoryStore("memory://") as store:
@@ -192,6 +202,7 @@ def test_compressor(case: Case) -> None:
             assert written(case, store.get("c")) == case.items
 
 
+@pytest.mark.full
 def test_forks(case: Case) -> None:
     with HistoryStore("memory://") as store:
         store.append_many("c", read(case))
@@ -201,6 +212,7 @@ def test_forks(case: Case) -> None:
             check_totals(store, fork.conversation_id)
 
 
+@pytest.mark.full
 def test_selectors_and_limits(case: Case, full: bool) -> None:
     said = read(case)
     history = History(said)

@@ -82,6 +82,7 @@ def test_a_reader_that_was_cut_off_sees_the_dead_in_time(own_server: Start, seco
 
 
 @pytest.mark.proves("live", "runs")
+@pytest.mark.full
 def test_a_client_that_is_new_sees_who_has_long_been_dead(own_server: Start) -> None:
     """A single read is sufficient, even if no other client has read since."""
     server = own_server()

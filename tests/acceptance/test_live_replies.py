@@ -99,6 +99,7 @@ def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: 
 
 
 @pytest.mark.proves("live")
+@pytest.mark.full
 def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> None:
     Forked(time.sleep, 0).result()  # so that the writers start together
     # The server tells its uptime in whole seconds. A reply that began within the first second was not from before a

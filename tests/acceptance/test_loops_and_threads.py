@@ -222,6 +222,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
 
 
 @pytest.mark.proves("threads")
+@pytest.mark.full
 async def test_a_cancelled_call_is_cancelled_at_every_moment(store: AsyncHistoryStore) -> None:
     """redis-py loses a cancellation that comes when the command has just been sent."""
     await store.append("c", user("x"))
@@ -274,6 +275,7 @@ async def test_a_first_call_is_cancelled_at_every_moment(server_of: Servers, nam
 
 
 @pytest.mark.proves("runs")
+@pytest.mark.full
 async def test_a_stop_cancels_an_agent_that_reads_and_writes_all_the_time(store: AsyncHistoryStore) -> None:
     async def work(conversation_id: str) -> None:
         async with store.run(conversation_id, cancel=True) as run:

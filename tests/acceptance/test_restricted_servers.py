@@ -151,6 +151,7 @@ async def test_a_setting_that_is_accepted_without_effect_is_not_trusted(own_serv
 
 @pytest.mark.proves("notifications")
 @FACES
+@pytest.mark.full
 async def test_in_a_cluster_published_changes_stay_in_one_shard(own_cluster: RealCluster, face: str) -> None:
     """Also when slots move: subscriptions follow them, and no change waits for a poll."""
     for node in own_cluster.nodes:
@@ -215,6 +216,7 @@ def _all_heard(cluster: RealCluster, channels: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["plain", "cluster"])
+@pytest.mark.full
 async def test_an_idle_poll_is_one_small_read(own_server: Start, own_cluster: RealCluster, kind: str) -> None:
     """In a cluster one for each bucket, because the keys of a script are in one slot."""
     server: Any = own_server("plain") if kind == "plain" else own_cluster
@@ -252,6 +254,7 @@ def test_an_idle_store_sends_nothing_and_pings_as_rarely_as_it_polls(own_server:
         store.delete_conversation("c")
 
 
+@pytest.mark.full
 def test_commands_that_the_serverless_cluster_lacks(caplog: pytest.LogCaptureFixture) -> None:
     """Everything rings, although there are neither patterns nor notifications."""
     cluster = ServerlessCluster()

@@ -419,6 +419,7 @@ class MemoryStorm(Storm):
 
 
 @pytest.mark.proves("runs")
+@pytest.mark.full
 def test_a_storm(own_server: Start) -> None:
     storm = ServerStorm(own_server, workers=4, rooms=1, seconds=14.0)
     with closing(storm):

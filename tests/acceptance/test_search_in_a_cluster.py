@@ -69,6 +69,7 @@ def _searches(server: Any) -> list[int]:
 
 
 @pytest.mark.proves("cluster")
+@pytest.mark.full
 def test_the_slot_of_an_index_leaves_its_node_and_comes_back(own_cluster: RealCluster, namespace: str) -> None:
     with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as store:
         fill(store)
@@ -88,6 +89,7 @@ def test_the_slot_of_an_index_leaves_its_node_and_comes_back(own_cluster: RealCl
 
 
 @pytest.mark.proves("cluster")
+@pytest.mark.full
 def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -> None:
     slot = int(key_slot(Keyspace(namespace).conversation("c0").state))
     target = own_cluster.another(slot)
@@ -127,6 +129,7 @@ REMOVALS: dict[str, Callable[[HistoryStore], Any]] = {
 
 
 @pytest.mark.proves("cluster")
+@pytest.mark.full
 def test_no_document_stays_behind_in_a_slot_that_moves(own_cluster: RealCluster, namespace: str) -> None:
     options: dict[str, Any] = {"namespace": namespace, "retry": PATIENT, "max_messages": 2}
     with HistoryStore(own_cluster.url, **options) as store, ThreadPoolExecutor() as pool:
@@ -173,6 +176,7 @@ def _move_some(cluster: RealCluster, slot: int, source: Any, target: Any, *, doc
 
 
 @pytest.mark.proves("failover")
+@pytest.mark.full
 def test_a_replica_searches_after_a_failover(own_cluster: RealCluster, namespace: str) -> None:
     primary = own_cluster.owner(int(key_slot(Keyspace(namespace).conversation("c0").state)))
     replica = own_cluster.add_replica(primary)

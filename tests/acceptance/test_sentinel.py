@@ -23,6 +23,7 @@ def service() -> Iterator[RealService]:
 
 
 @pytest.mark.proves("failover", "reset")
+@pytest.mark.full
 async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> None:
     """The documented loss window: acknowledged by the primary, not yet with the replica, and then the primary dies."""
     primary, replica = service.roles()

@@ -135,6 +135,7 @@ def connections(server: RealServer) -> int:
 @pytest.mark.parametrize("leaving", LEAVING)
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.full
 def test_callers_that_leave_at_random_moments(
     own_server: Start, kind: str, leaving: str, eager: bool, full: bool
 ) -> None:
@@ -174,6 +175,7 @@ def test_callers_that_leave_at_random_moments(
 
 @pytest.mark.proves("threads")
 @pytest.mark.parametrize("only", ["exchanges", "all"])
+@pytest.mark.full
 def test_somebody_cancels_all_tasks_of_the_loop(own_server: Start, only: str, full: bool) -> None:
     """The lanes survive the cancellation at any moment, and callers that are not cancelled repeat their calls."""
     server = own_server("plain")
@@ -220,6 +222,7 @@ async def test_a_store_is_closed_during_exchanges(own_server: Start, face: str) 
         await until(lambda: connections(server) == 0, "the end of all connections")
 
 
+@pytest.mark.full
 def test_a_loop_that_ends_while_many_calls_are_under_way(
     own_server: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +247,7 @@ def test_a_loop_that_ends_while_many_calls_are_under_way(
 
 @pytest.mark.proves("named-errors")
 @pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.full
 async def test_a_server_that_accepts_connections_and_never_answers(own_server: Start, face: str) -> None:
     """The handshake of a connection has a time limit, too."""
     server = own_server("plain")
@@ -280,6 +284,7 @@ async def test_an_error_of_many_calls_has_a_traceback_for_each(own_server: Start
 
 @pytest.mark.proves("threads")
 @pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.full
 def test_interrupts_of_the_main_thread_while_others_share_its_lanes(
     own_server: Start, threads: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

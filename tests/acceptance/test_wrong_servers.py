@@ -119,6 +119,7 @@ def test_a_corrupt_entry_of_the_log_gives_a_reset(server: RealServer, namespace:
 DAMAGES = (b"", b"\xc1", b"\x93\xcf", b"\x91" * 50_000, b"9" * 400, b"-1", b"nan", b"text")
 
 
+@pytest.mark.full
 def test_any_damaged_value_of_a_conversation_raises_an_error_of_the_package(server: RealServer, namespace: str) -> None:
     """Every field and every entry of the log in turn. Other conversations stay readable and listed."""
     keys = Keyspace(namespace).conversation("c")

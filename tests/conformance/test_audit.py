@@ -39,6 +39,7 @@ WORK = [
 
 
 @pytest.mark.smoke
+@pytest.mark.full
 async def test_the_log_says_who_made_a_change(stores: Any) -> None:
     store = stores()
     await _work(store)

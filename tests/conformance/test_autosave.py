@@ -246,6 +246,7 @@ LATE = [
 @pytest.mark.proves("autosave")
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize(("kind", "own", "how"), LATE)
+@pytest.mark.full
 async def test_a_late_reply_takes_nothing_back(stores: Any, how: str, kind: type, own: str) -> None:
     store, mine = stores(), stores()
     history = history_over(mine)

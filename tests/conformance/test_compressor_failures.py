@@ -210,6 +210,7 @@ async def test_old_messages_that_must_stay_are_reported_once(store: Any) -> None
     assert (await compressor.run_once()).compressed == 1
 
 
+@pytest.mark.full
 async def test_messages_are_compressed_when_they_become_old(store: Any) -> None:
     await store.append_many("c", [system(f"Rule {number}", timestamp="2019-01-01") for number in range(200)])
     await store.append_many("c", LOTS)

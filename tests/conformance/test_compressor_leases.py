@@ -85,6 +85,7 @@ async def test_a_lost_lease_is_noticed_while_the_summarizer_thinks(store: Any) -
     held.go.set()
 
 
+@pytest.mark.full
 async def test_the_lease_is_kept_while_the_summarizer_thinks(store: Any) -> None:
     await store.append_many("c", LOTS)
     await store.append("other", user("x"))
@@ -145,6 +146,7 @@ async def test_each_lease_has_a_greater_number_also_after_a_rewrite(store: Any) 
         await (store.clear("c") if fence % 2 else store.restore("c", [user("y")]))
 
 
+@pytest.mark.full
 async def test_a_lease_ends_unless_it_is_renewed(store: Any) -> None:
     await store.append("c", user("x"))
     first = await take(store, "c", 0.05)

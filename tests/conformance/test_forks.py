@@ -341,6 +341,7 @@ async def test_forks_are_found(store: Any) -> None:
 
 
 @pytest.mark.proves("fork")
+@pytest.mark.full
 async def test_a_fork_is_one_moment_while_others_write(stores: Any) -> None:
     """It equals the conversation at the revision that it names, which a model of the writes knows."""
     store, other = stores(), stores()

@@ -261,6 +261,7 @@ async def test_a_conversation_deleted_and_created_again(stores: Any) -> None:
     assert history.entries == await store.get("c") == []
 
 
+@pytest.mark.full
 async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> None:
     options = {} if stores.backend == "memory" else {"max_messages": None}
     store, history = stores(**options), history_over(stores(**options))

@@ -232,6 +232,7 @@ async def ids_of(store: Any) -> list[str]:
 @pytest.mark.backends("memory", "redis")
 @pytest.mark.parametrize("by_itself", [False, True])
 @pytest.mark.parametrize("kind", ["nothing", "masking", "compression", "both", "dropping", "max_length", "max_tokens"])
+@pytest.mark.full
 async def test_no_reduction_takes_an_acknowledged_message(stores: Any, kind: str, by_itself: bool) -> None:
     options = {"max_length": {"max_length": 5}, "max_tokens": {"max_tokens": 40}}.get(kind, {})
     store, history = stores(), history_over(stores(), **options)

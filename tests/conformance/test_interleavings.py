@@ -211,7 +211,10 @@ async def _explore(fork: str, others: tuple[str, ...], kill: str = "", *, archiv
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(("fork", "others"), _pairs())
+@pytest.mark.parametrize(
+    ("fork", "others"),
+    [pytest.param(*one, marks=[pytest.mark.full] if at % 3 else []) for at, one in enumerate(_pairs())],
+)
 async def test_every_order_in_memory(fork: str, others: tuple[str, ...]) -> None:
     orders = await _explore(fork, others)
     assert len({*map(tuple, orders)}) == len(orders) > 10

@@ -207,6 +207,7 @@ REMOVALS: dict[str, tuple[Removal, int]] = {
 
 @pytest.mark.proves("large-contents", "deletion")
 @pytest.mark.parametrize("how", REMOVALS)
+@pytest.mark.full
 async def test_contents_leave_with_their_messages(how: str, store: Any, beside: Beside) -> None:
     await store.append_many("c", [large(name) for name in "abcd"])
     await store.append("other", large("a"))
@@ -268,6 +269,7 @@ async def test_a_fork_has_contents_of_its_own(store: Any, beside: Beside) -> Non
 
 
 @pytest.mark.proves("ttl")
+@pytest.mark.full
 async def test_contents_live_as_long_as_their_conversation(stores: Any, beside: Beside) -> None:
     if beside.is_there:
         await stores().append("c", large("a"))

@@ -155,6 +155,7 @@ async def test_memory_has_caps_of_its_own(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.proves("ttl")
+@pytest.mark.full
 async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, server_of: Servers, namespace: str) -> None:
     store = stores(ttl=1.0)
     start = time.monotonic()

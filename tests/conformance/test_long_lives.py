@@ -35,6 +35,7 @@ async def _every(store: Any, name: str = "c") -> list[Message]:
 
 
 @pytest.mark.proves("archive", "long-lives")
+@pytest.mark.full
 async def test_windows_of_a_long_life(store: Any) -> None:
     order = await lived(store)
     every = await _every(store)
@@ -94,6 +95,7 @@ async def test_an_erasure_takes_all_summaries_of_a_long_life_that_may_quote(stor
 @SERVERS
 @pytest.mark.proves("erase")
 @pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.full
 async def test_an_erasure_that_is_killed_is_made_for_all_readers(stores: Any, number: int) -> None:
     """Messages that it must still remove are already invisible to all readers, and the next caller can continue."""
     store, other = stores(), stores()
@@ -123,6 +125,7 @@ async def test_an_erasure_that_is_killed_is_made_for_all_readers(stores: Any, nu
 
 @SERVERS
 @pytest.mark.parametrize("act", ["expand", "fork", "export", "erase", "clear", "delete_conversation"])
+@pytest.mark.full
 async def test_what_comes_after_an_erasure_that_was_killed(stores: Any, tmp_path: Path, act: str) -> None:
     store = stores()
     await lived(store, 60)
@@ -155,6 +158,7 @@ async def test_what_comes_after_an_erasure_that_was_killed(stores: Any, tmp_path
 
 
 @pytest.mark.proves("fork", "backup", "long-lives")
+@pytest.mark.full
 async def test_copies_of_a_long_life(store: Any, tmp_path: Path) -> None:
     """A fork, and the import of an export, are equal to the original, also after all summaries are expanded."""
     order = await lived(store)
@@ -185,6 +189,7 @@ async def test_copies_of_a_long_life(store: Any, tmp_path: Path) -> None:
 
 @pytest.mark.proves("archive")
 @pytest.mark.parametrize("act", ["clear", "delete_conversation", "restore"])
+@pytest.mark.full
 async def test_a_long_life_ends(store: Any, act: str) -> None:
     await lived(store, 60)
     await (store.restore("c", []) if act == "restore" else getattr(store, act)("c"))

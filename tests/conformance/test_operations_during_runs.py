@@ -83,6 +83,7 @@ async def ask_and_decide(store: Any) -> None:
 
 @pytest.mark.proves("runs")
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.full
 async def test_each_operation_during_a_run(stores: Any, name: str) -> None:
     """The table of docs/how-to/runs.md: only what removes the conversation ends the run."""
     operation, left = OPERATIONS[name]

@@ -393,6 +393,7 @@ async def test_a_late_copy_of_a_request_begins_no_run(stores: Any, deleted: str)
 
 
 @pytest.mark.smoke
+@pytest.mark.full
 async def test_a_caller_that_leaves_without_the_answer_gives_up_its_run(stores: Any) -> None:
     store = stores()
     take = TakeRun("c", (("0123456789abcdef", None),), True)
@@ -715,6 +716,7 @@ async def test_an_own_message_that_others_edit_is_not_returned(stores: Any) -> N
 
 
 @pytest.mark.smoke
+@pytest.mark.full
 async def test_all_messages_of_others_are_returned_although_the_log_has_lost_them(stores: Any) -> None:
     holder, other = stores(log_length=10, max_messages=None), stores(log_length=10, max_messages=None)
     await other.append("c", user("q"))
@@ -755,6 +757,7 @@ async def test_each_open_call_is_settled_whatever_followed_it(stores: Any, stopp
     assert [result.tool_use_id for result in results] == [f"call {number}" for number in range(3)]
 
 
+@pytest.mark.full
 async def test_a_dead_waiter_delays_the_next_run_for_less_than_two_seconds(stores: Any) -> None:
     store, other = stores(), stores()
     async with store.run("c"):
@@ -770,6 +773,7 @@ async def test_a_dead_waiter_delays_the_next_run_for_less_than_two_seconds(store
     assert time.monotonic() - ended < 2
 
 
+@pytest.mark.full
 async def test_a_waiter_that_was_passed_over_keeps_its_place(stores: Any) -> None:
     store = stores()
     late = TakeRun("c", (("late waiter", None),), True)

@@ -199,6 +199,7 @@ async def _newest(store: Any, how: str) -> Any:
     return (await store.get(how, include_archived=how == "archive", limit=1 if how == "limit" else None))[-1]
 
 
+@pytest.mark.full
 async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(stores: Any) -> None:
     """Also without a subscription."""
     writer, store = stores(), stores()
@@ -388,6 +389,7 @@ async def test_a_search_finds_a_reply_when_it_has_ended(store: Any) -> None:
 
 
 @pytest.mark.proves("ttl", "live")
+@pytest.mark.full
 async def test_a_conversation_does_not_expire_while_a_reply_is_being_written(stores: Any) -> None:
     store, op = stores(ttl=1.0), Append.of_reply("c", "assistant", {"id": "r"})
     start = time.monotonic()

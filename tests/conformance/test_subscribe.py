@@ -342,6 +342,7 @@ async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(stores:
 
 
 @ONE_AND_ALL
+@pytest.mark.full
 async def test_an_expired_conversation_gives_a_reset(stores: Any, every: bool) -> None:
     store, lasting = stores(ttl=1.0, poll_interval=0.2), stores()
     while True:  # on a busy machine it may expire before it is read

@@ -596,6 +596,7 @@ async def test_a_lost_reply_changes_nothing_twice(stores: Any, face: str) -> Non
 
 
 @pytest.mark.smoke
+@pytest.mark.full
 async def test_subscribers_see_turns(store: Any) -> None:
     await store.append("c", user("0", id="0"))
     subscription = store.subscribe("c")

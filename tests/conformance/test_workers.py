@@ -315,6 +315,7 @@ async def test_a_worker_may_run_again_after_a_stop(store: Any) -> None:
     assert await texts(store) == ["0", "0", "1", "1"]
 
 
+@pytest.mark.full
 async def test_a_wakeup_is_answered_when_it_is_due(stores: Any) -> None:
     """Also if it is due before an idle worker looks the next time."""
     store, other = stores(), stores()
@@ -387,6 +388,7 @@ async def test_a_worker_waits_for_its_server(own_server: Start, face: str, store
 
 
 @pytest.mark.backends("plain")
+@pytest.mark.full
 async def test_a_full_server_takes_no_turn_and_ends_those_under_way(own_server: Start, face: str, stores: Any) -> None:
     server = own_server("plain")
     attempts = []

@@ -100,6 +100,7 @@ def test_its_names_are_those_of_the_channel(store: HistoryStore) -> None:
 SCRIPTS = {block.file: block for page in PAGES for block in blocks(page) if block.file is not None}
 
 
+@pytest.mark.full
 def test_watch_and_say(private_home: Path) -> None:
     assert set(SCRIPTS) == {"watch.py", "say.py"}, "a script in the documentation without a test"
     for file, block in SCRIPTS.items():

@@ -104,6 +104,7 @@ def test_a_clock_that_is_set_back_does_not_reorder(server: RealServer, namespace
 
 
 @pytest.mark.proves("slow-subscribers")
+@pytest.mark.full
 def test_a_slow_subscriber_takes_little_memory(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as store, store.subscribe("c") as slow:

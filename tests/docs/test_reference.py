@@ -68,6 +68,7 @@ def test_public_modules_are_listed() -> None:
     assert wanted <= {name.rpartition(".")[0] for name in LISTED}
 
 
+@pytest.mark.full
 def test_the_pages_are_up_to_date() -> None:
     """If not, run scripts/reference."""
     old = [str(path) for path, text in SCRIPT["files"]().items() if path.read_text(encoding="utf-8") != text]
@@ -152,6 +153,7 @@ def test_every_error_is_exported() -> None:
     assert {name for name in kinds if name[0] != "_"} == set(errors.__all__)
 
 
+@pytest.mark.full
 def test_the_texts_of_troubleshooting_are_in_the_source() -> None:
     texts = []
     for path in (DOCS.parent / "redis_history").rglob("*.py"):

@@ -227,6 +227,7 @@ def in_scripts(names: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize("role", ["reader", "writer", "worker", "tenant", "operator"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.proves("acl")
+@pytest.mark.full
 def test_a_role_has_the_rights_that_it_needs(make_site: Callable[[str], Site], kind: str, role: Role) -> None:
     site = make_site(kind)
     used: set[str] = set()  # by others, too, who write while this role reads

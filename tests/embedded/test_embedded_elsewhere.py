@@ -60,6 +60,7 @@ def trap(tmp_path: Path) -> Path:
 
 @pytest.mark.proves("current-folder")
 @pytest.mark.parametrize("start", STARTS)
+@pytest.mark.full
 def test_nothing_of_the_current_folder_runs(start: str, trap: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(BEGIN + FRONT + STARTS[start] + END)

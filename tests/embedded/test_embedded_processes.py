@@ -112,6 +112,7 @@ def test_signals_that_a_user_blocks_or_ignores_reach_the_server(tmp_path: Path, 
     assert "ended with status 0" in log.read_text()
 
 
+@pytest.mark.full
 def test_no_process_joins_a_server_that_is_being_stopped(tmp_path: Path, workers: MakeWorker) -> None:
     path, times = tmp_path / "d", 15
     four = [workers(path) for _ in range(4)]

@@ -33,7 +33,7 @@ LONG_DEPLOYMENTS = {
     "redis, copies a minute late": (OneServer, {"kind": "plain", "latest": 75.0}, {}),
     "cluster of redis": (Cluster, {"kind": "plain", "replicas": True}, {}),
 }
-DEFAULT = ("redis with search", "cluster")
+DEFAULT = ("redis with search",)
 
 
 def attack(folder: Path, name: str, *, seed: int = 1, latest: float = 1.0, **more: Any) -> tuple[list[str], Episode]:

@@ -143,6 +143,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.proves("frameworks")
+@pytest.mark.full
 async def test_another_framework_in_another_process_goes_on(
     async_store: AsyncHistoryStore, server: RealServer, namespace: str
 ) -> None:

@@ -240,6 +240,7 @@ async def test_what_another_middleware_redacts_is_stored_redacted(
 @pytest.mark.parametrize(
     "change", ["none", "another writer", "edited", "compacted", "all compacted", "deleted", "cleared"]
 )
+@pytest.mark.full
 def test_with_a_checkpointer_the_prompt_is_what_is_stored(store: HistoryStore, change: str, options: Any) -> None:
     """The stored messages come in order, then the new one. Messages that are no longer stored do not return."""
     model = GenericFakeChatModel(messages=iter([AIMessage(f"a{number}") for number in range(9)]))

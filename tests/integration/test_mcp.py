@@ -285,6 +285,7 @@ async def test_the_command_serves_standard_input_and_output(store: Any, server: 
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.full
 async def test_a_signal_ends_the_command_while_it_waits_for_input(
     server: RealServer, namespace: str, number: signal.Signals, status: int
 ) -> None:
@@ -307,6 +308,7 @@ async def test_a_signal_ends_the_command_while_it_waits_for_input(
             await process.wait()
 
 
+@pytest.mark.full
 async def test_the_command_serves_http_with_a_token(store: Any, server: RealServer, namespace: str) -> None:
     import httpx2
 

@@ -67,6 +67,7 @@ def test_messages_become_valid_for_the_provider(format_: Format, conversation: l
 @pytest.mark.proves("round-trip")
 @every_format
 @given(conversation=st.lists(likely, max_size=6))
+@pytest.mark.full
 def test_messages_come_back_except_for_reported_losses(format_: Format, conversation: list[Message]) -> None:
     losses: list[Loss] = []
     back = format_.there_and_back(conversation, on_loss=losses.append)

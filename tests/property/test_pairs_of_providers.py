@@ -136,6 +136,7 @@ def test_caps_compaction_and_forks_in_memory(form: str, data: st.DataObject) -> 
 
 @pytest.mark.proves("pairs", "max-messages")
 @every_provider
+@pytest.mark.full
 def test_caps_compaction_and_forks_on_redis(form: str, server: RealServer, namespace: str) -> None:
     numbers = itertools.count()
 

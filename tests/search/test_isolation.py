@@ -149,6 +149,7 @@ def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], full: bo
 
 
 @pytest.mark.proves("search-isolated", "stored-text")
+@pytest.mark.full
 def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], full: bool) -> None:
     store, other = stores["isolated"], stores["isolated2"]
 

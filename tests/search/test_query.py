@@ -74,6 +74,7 @@ def test_the_rarest_terms_are_kept() -> None:
 
 @pytest.mark.proves("linear-time")
 @pytest.mark.parametrize("filler", ["a ", '"', "*", "x*", '"x" ', "电", "🙂", "\0", "the ", "ﷺ"])
+@pytest.mark.full
 def test_a_long_query_is_read_fast(filler: str) -> None:
     query = parse_query(filler * 1_000_000 + "needle")
     assert len(query.terms) <= MAX_TERMS

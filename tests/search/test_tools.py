@@ -226,6 +226,7 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     st.integers(1, 1_000),
     st.sampled_from(COUNTERS),
 )
+@pytest.mark.full
 def test_an_answer_never_has_more_tokens_than_the_cap(
     found: list[tuple[Message, int]], cap: int, counter: TokenCounter | None
 ) -> None:

@@ -96,6 +96,7 @@ def test_the_conversation_is_sent_and_the_answer_returned(make: Make, server: Mo
 
 @pytest.mark.proves("model-text")
 @pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.full
 def test_no_text_ends_the_data_or_becomes_an_instruction(
     make: Make, server: ModelServer, vendor: str, hostile: str
 ) -> None:

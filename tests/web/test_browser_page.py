@@ -153,6 +153,7 @@ async def test_the_browser_that_the_command_opens_is_signed_in(
         await context.close()
 
 
+@pytest.mark.full
 async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     name, other = site.name("search"), site.name("search")
     site.store.append_many(name, [user(f"Filler {number}.", id=f"m{number}") for number in range(600)])
@@ -187,6 +188,7 @@ async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     await expect(page.locator("#list-pane")).to_be_visible()
 
 
+@pytest.mark.full
 async def test_search_filters_and_groups_by_conversation(window: Window, site: Site) -> None:
     bo, old = Participant("user", "u-bo", "Bo Ek"), datetime(2020, 5, 4, 12, tzinfo=UTC)
     store, titled, untitled = site.store, site.name("titled"), site.name("untitled")
@@ -336,6 +338,7 @@ async def test_writing_where_it_is_allowed(windows: Windows, desk: Site) -> None
     assert store.get_conversation(name) is None
 
 
+@pytest.mark.full
 async def test_branches_and_pins(windows: Windows, desk: Site) -> None:
     name, store = desk.name("branches"), desk.store
     store.append_many(name, [user("Name a color."), assistant("Red.", id="red"), user("Why?")])

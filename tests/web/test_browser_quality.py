@@ -74,6 +74,7 @@ async def test_a_thousand_messages_are_painted_at_once(window: Window, site: Sit
     assert min(took) < 300, f"milliseconds from the click until the messages are painted: {took}"
 
 
+@pytest.mark.full
 async def test_texts_that_could_freeze_the_page(window: Window) -> None:
     page = await window.open()
     found = await page.evaluate("""async () => {
@@ -138,6 +139,7 @@ async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
     assert found == [[{"name": name, "id": id, "data": data} for name, id, data in events]]
 
 
+@pytest.mark.full
 async def test_no_frame_is_lost_by_a_failure_or_during_the_work(window: Window) -> None:
     page = await window.open()
     runs = await page.evaluate("""async () => {

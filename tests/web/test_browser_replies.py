@@ -28,6 +28,7 @@ def store_of(site: Site) -> AsyncHistoryStore:
 
 
 @pytest.mark.proves("page")
+@pytest.mark.full
 async def test_a_reply_is_shown_whole_while_it_is_written_and_afterwards(window: Window, site: Site) -> None:
     name = site.name("whole")
     site.store.append(name, user("Tell me everything."))
@@ -125,6 +126,7 @@ async def test_buttons_stay_under_the_pointer_while_a_reply_grows(windows: Windo
     )
 
 
+@pytest.mark.full
 async def test_the_page_follows_a_reply_only_from_its_end(window: Window, site: Site) -> None:
     name = site.name("follow")
     site.store.append_many(name, [user(f"Line {number}.\n" + "word " * 80) for number in range(20)])
@@ -158,6 +160,7 @@ async def test_the_page_follows_a_reply_only_from_its_end(window: Window, site: 
 
 
 @pytest.mark.proves("page")
+@pytest.mark.full
 async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windows: Windows, site: Site) -> None:
     window = await windows(site.address, viewport={"width": 1000, "height": 6000})
     one, others = site.name("one"), [site.name("other") for _ in range(20)]

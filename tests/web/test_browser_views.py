@@ -106,6 +106,7 @@ async def test_usage_of_all_of_a_user_and_of_a_day(windows: Windows, server: Rea
         await windows.close()
 
 
+@pytest.mark.full
 async def test_no_cost_is_shown_that_nobody_gave(windows: Windows, server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store, serve(server.url, namespace) as view:
         spend(store, "a", "ann", "desk", 0, input_tokens=1000, output_tokens=100, model="m-1")
@@ -215,6 +216,7 @@ async def test_the_list_shows_one_owner_or_agent(windows: Windows, server: RealS
         await windows.close()
 
 
+@pytest.mark.full
 async def test_an_owner_is_chosen_and_a_call_is_approved(windows: Windows, desk: Site) -> None:
     """The short form of the two tests before."""
     name, store = desk.name("inbox"), desk.store
@@ -236,6 +238,7 @@ async def act(page: Page, message: str, name: str) -> None:
     await row.get_by_role("button", name=name, exact=True).click()
 
 
+@pytest.mark.full
 async def test_messages_are_edited_asked_again_and_deleted(windows: Windows, desk: Site) -> None:
     name, store = desk.name("edits"), desk.store
     text = "<i>old</i>\nwith lines"
@@ -284,6 +287,7 @@ async def test_a_long_text_is_edited_whole(windows: Windows, desk: Site) -> None
     await expect(page.locator("dialog[open] textarea")).to_have_value(text)
 
 
+@pytest.mark.full
 async def test_only_what_the_user_may_do_is_offered(windows: Windows, server: RealServer, namespace: str) -> None:
     rights: dict[str | None, set[Action]] = {
         None: {"list"},
@@ -325,6 +329,7 @@ async def test_only_what_the_user_may_do_is_offered(windows: Windows, server: Re
         await windows.close()
 
 
+@pytest.mark.full
 async def test_images_are_loaded_when_they_are_near(windows: Windows, site: Site) -> None:
     name, store = site.name("images"), site.store
     large = f"data:image/png;base64,{BASE64}" + "A" * 4 * 20_000

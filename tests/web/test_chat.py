@@ -343,6 +343,7 @@ async def test_rights(serve: Any, store: AsyncHistoryStore) -> None:
         (asked("x") | {"id": ""}, "conversation_id"),
     ],
 )
+@pytest.mark.full
 async def test_wrong_requests(serve: Any, store: AsyncHistoryStore, body: Any, named: str) -> None:
     client = await serve(speaker(store))
     response = await client.post("", json=body)

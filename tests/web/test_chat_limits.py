@@ -188,6 +188,7 @@ LARGE: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.proves("bounded-requests")
 @pytest.mark.parametrize("name", LARGE)
+@pytest.mark.full
 async def test_large_requests_are_refused_and_delay_nobody(serve: Any, store: AsyncHistoryStore, name: str) -> None:
     protocol, body = LARGE[name]
     for allowed in (False, True):
@@ -300,6 +301,7 @@ async def chunked(body: Any) -> Any:
 
 @pytest.mark.parametrize("change", ["result", "data", "data without an id", "file", "approval"])
 @pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.full
 async def test_an_edit_of_any_part_reaches_its_readers(
     serve: Any, store: AsyncHistoryStore, protocol: str, change: str
 ) -> None:

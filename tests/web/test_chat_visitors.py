@@ -44,7 +44,14 @@ def ag(*messages: Any, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize("more", [{}, {"trigger": "regenerate-message"}, {"messageId": "u1"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        pytest.param({"trigger": "regenerate-message"}, marks=pytest.mark.full),
+        pytest.param({"messageId": "u1"}, marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize(
     "message",
     [
@@ -177,6 +184,7 @@ async def test_a_call_that_is_not_approved_has_no_result(serve: Any, store: Asyn
     assert await results(store) == []
 
 
+@pytest.mark.full
 async def test_one_response_to_a_request_for_approval_decides(serve: Any, store: AsyncHistoryStore) -> None:
     """Two web processes get a copy of it at the same time."""
     calls: list[str] = []
@@ -254,7 +262,7 @@ async def test_two_users_who_begin_one_chat_never_meet(
 
     clients = [await serve(answer, **options) for _ in range(2)]
     sent = 0
-    for number in range(250 if full else 40):
+    for number in range(250 if full else 12):
         chat = f"{number}"
 
         async def use(who: str, client: httpx.AsyncClient, chat: str = chat) -> list[str]:
@@ -290,6 +298,7 @@ async def test_two_users_who_begin_one_chat_never_meet(
 @pytest.mark.proves("authorize")
 @pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
 @pytest.mark.parametrize("path", ["", "stream", "messages", "stop", "fork"])
+@pytest.mark.full
 async def test_a_chat_that_is_created_after_its_right_was_asked(
     serve: Any, store: AsyncHistoryStore, protocol: str, path: str
 ) -> None:

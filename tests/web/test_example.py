@@ -79,6 +79,7 @@ def end(process: Any, how: signal.Signals = signal.SIGTERM) -> None:
     process.wait(timeout=DEADLINE)
 
 
+@pytest.mark.full
 async def test_the_page_follows_through_a_restart(own_server: Callable[..., RealServer], windows: Windows) -> None:
     url, port = own_server().url, free_port()
     with HistoryStore(url, namespace="support") as store:
@@ -155,6 +156,7 @@ async def test_open_streams_do_not_keep_a_server(tmp_path: Path, how: signal.Sig
 
 
 @pytest.mark.proves("shutdown")
+@pytest.mark.full
 async def test_the_websocket_of_the_documentation(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     recipe = next(one for one in blocks(DOCS / "how-to" / "ui.md") if "def send_live" in one.content)
     tmp_path.joinpath("sockets.py").write_text(recipe.content + SOCKETS)
@@ -177,6 +179,7 @@ async def test_the_websocket_of_the_documentation(own_server: Callable[..., Real
 
 
 @pytest.mark.proves("forged-session")
+@pytest.mark.full
 async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
     url, port = own_server().url, free_port()
     base = f"http://127.0.0.1:{port}/"
@@ -213,6 +216,7 @@ async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
 
 
 @pytest.mark.proves("forged-session")
+@pytest.mark.full
 async def test_who_cannot_sign_in(own_server: Callable[..., RealServer]) -> None:
     """A page of another site cannot sign its visitor in under a name that it chooses. Invalid bodies are rejected."""
     url, port = own_server().url, free_port()
@@ -238,6 +242,7 @@ async def test_who_cannot_sign_in(own_server: Callable[..., RealServer]) -> None
             assert (await web.post("sign-in", json=right, headers={"Origin": f"http://127.0.0.1:{port}"})).is_success
 
 
+@pytest.mark.full
 async def test_the_page_of_the_sign_in(own_server: Callable[..., RealServer], windows: Windows) -> None:
     url, port = own_server().url, free_port()
     with running(url, port, "signed_session:app"), HistoryStore(url, namespace="support") as store:

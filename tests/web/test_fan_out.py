@@ -53,6 +53,7 @@ async def read_all(streams: list[Stream], count: int) -> None:
 
 
 @pytest.mark.proves("fan-out")
+@pytest.mark.full
 async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, full: bool) -> None:
     server = own_server()
     clients, rate = 200, 50
@@ -69,6 +70,7 @@ async def test_two_hundred_clients_have_every_message_once(own_server: Any, name
 
 
 @pytest.mark.proves("fan-out")
+@pytest.mark.full
 async def test_a_client_that_does_not_read(server: RealServer, namespace: str, full: bool) -> None:
     """It delays no other client, costs no memory, and continues where it was when it reads again."""
     count, size = (600 if full else 150), 20_000

@@ -70,6 +70,7 @@ async def test_turns_reach_the_readers_of_streams(make: Any, store: Any) -> None
 
 
 @pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.full
 async def test_a_page_asks_and_shows_what_is_owed(windows: Windows, desk: Site) -> None:
     fails = [True]
 

@@ -76,6 +76,7 @@ async def until_marked(store: Any, who: str, stream: Stream) -> list[tuple[str, 
 
 @pytest.mark.proves("authorize")
 @pytest.mark.parametrize("pause", [True, False], ids=["later", "at once"])
+@pytest.mark.full
 async def test_the_list_stream_knows_whose_conversation_was_deleted_and_created_again(
     store: Any, follow: Any, pause: bool
 ) -> None:
@@ -225,6 +226,7 @@ async def test_each_life_has_another_name(backend: str, server: Any, namespace: 
         ("POST", at("c", "messages", "m1", "expand"), b"{}"),
     ],
 )
+@pytest.mark.full
 async def test_a_right_that_ends_while_the_body_is_sent(
     store: AsyncHistoryStore, method: str, path: str, body: bytes, change: str
 ) -> None:

@@ -100,6 +100,7 @@ async def test_host_names(store: Any) -> None:
 
 
 @pytest.mark.proves("other-origins")
+@pytest.mark.full
 async def test_origins(store: Any) -> None:
     async with served(store, origins=[FRONT, "http://localhost:3000/", "https://other.example:443", "app://x"]) as web:
         for origin in (FRONT, "http://localhost:3000", "https://other.example", "app://x"):
@@ -221,6 +222,7 @@ async function ask(base, body) {
 @pytest.mark.proves("other-origins")
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("named", [True, False])
+@pytest.mark.full
 async def test_a_page_of_another_origin_in_a_browser(
     chromium: Browser, server: Any, namespace: str, named: bool
 ) -> None:

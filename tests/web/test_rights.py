@@ -233,6 +233,7 @@ async def tried(requests: list[Asked], make: Any) -> int:
 
 
 @pytest.mark.proves("authorize")
+@pytest.mark.full
 async def test_the_matrix_of_the_live_view() -> None:
     assert VIEW.keys() == {f"{method} {path}" for path, by in API.items() for method in by}
 

@@ -106,6 +106,7 @@ async def full_store(server: RealServer, namespace: str) -> AsyncIterator[AsyncH
 
 
 @pytest.mark.proves("bounded-requests")
+@pytest.mark.full
 async def test_round_trips_are_bounded(full_store: AsyncHistoryStore, count: Count) -> None:
     assert COSTS.keys() | OTHERS == {f"{method} {path}" for path, by in API.items() for method in by}
     view = LiveView(full_store, authorize=count.authorize, read_only=False)

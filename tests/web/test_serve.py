@@ -91,6 +91,7 @@ async def test_serve_ends_with_open_streams(server: RealServer, namespace: str, 
 
 
 @pytest.mark.proves("slow-clients")
+@pytest.mark.full
 async def test_silent_connections_keep_nobody_out(server: RealServer, namespace: str) -> None:
     """More than the process may have open, with a stream of somebody who signed in before."""
     with serve(server.url, namespace, files=256) as view, HistoryStore(server.url, namespace=namespace) as store:
@@ -173,6 +174,7 @@ def test_wrong_arguments(server: RealServer, namespace: str, monkeypatch: pytest
 
 
 @pytest.mark.proves("local-users")
+@pytest.mark.full
 def test_the_browser_opens_and_json_has_the_address(server: RealServer, namespace: str, tmp_path: Path) -> None:
     shown, browser, copy = tmp_path / "shown", tmp_path / "browser", tmp_path / "page"
     browser.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {copy}\necho "$@" > {shown}.new && mv {shown}.new {shown}\n')
