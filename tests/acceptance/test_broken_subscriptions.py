@@ -40,6 +40,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.full)], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @FACES
+@pytest.mark.full
 async def test_get_returns_in_time_during_an_outage(own_server: Start, face: str, outage: str, every: bool) -> None:
     """It does not wait for the deadline of retries. Afterwards it returns all events, once and in order."""
     server = own_server(options=("--appendfsync", "always"))

@@ -125,6 +125,7 @@ async def test_at_any_step_of_calls(url: str, namespace: str, connections: Calla
         await until(lambda: connections() == 0)
 
 
+@pytest.mark.full
 def test_during_calls_of_threads(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
     for _ in range(30 if full else 8):
         store = HistoryStore(url, namespace=namespace)

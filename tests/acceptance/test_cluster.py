@@ -208,6 +208,7 @@ def test_a_slot_that_is_stuck_stops_no_change_of_a_conversation(cluster: RealClu
         *[pytest.param(act, "arriving", marks=() if "longer" in act else pytest.mark.full) for act in ACTS],
     ],
 )
+@pytest.mark.full
 def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
     cluster: RealCluster, namespace: str, act: str, where: str
 ) -> None:

@@ -268,6 +268,7 @@ def test_after_each_append_only_new_messages_are_read_again(server: RealServer, 
     ("script", "time"),
     [("copy", 6), ("expand", 2), *(pytest.param(one, 1, marks=pytest.mark.full) for one in ("copy", "expand"))],
 )
+@pytest.mark.full
 def test_what_changes_while_an_expansion_is_prepared(
     server: RealServer, namespace: str, script: str, time: int, act: str
 ) -> None:
@@ -346,6 +347,7 @@ LOSSES: dict[str, Callable[[Any, bytes], Any]] = {
     ],
 )
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.full
 def test_an_expansion_that_loses_its_copy_keeps_all_messages(
     server_of: Any, namespace: str, script: str, time: int, loss: str, kind: str
 ) -> None:

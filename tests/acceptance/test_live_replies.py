@@ -166,6 +166,7 @@ def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
 @pytest.mark.parametrize(
     "seconds", [8.0, *(pytest.param(one, marks=pytest.mark.full) for one in (2.0, 6.0, 20.0, 60.0))]
 )
+@pytest.mark.full
 def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> None:
     """The lease of 6 seconds cannot be renewed while the server does not answer. Afterwards, neither the first reader
     to return, which may have waited only for a moment, nor a later subscriber considers the writer dead."""

@@ -232,6 +232,7 @@ async def test_every_order_of_three_in_memory(others: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "removal", [pytest.param(one, marks=pytest.mark.full if one == "erase" else ()) for one in REMOVALS]
 )
+@pytest.mark.full
 async def test_a_fork_is_killed_at_every_step(removal: str) -> None:
     """The remains of the fork are gone when the removal returns."""
     orders = await _explore("fork", (removal,), kill="fork")
@@ -243,6 +244,7 @@ async def test_a_fork_is_killed_at_every_step(removal: str) -> None:
     "kind", ["plain", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "cluster"))]
 )
 @pytest.mark.parametrize(("fork", "others"), _pairs())
+@pytest.mark.full
 async def test_orders_on_servers(
     server_of: Servers, namespace: str, kind: str, fork: str, others: tuple[str, ...], full: bool
 ) -> None:
@@ -265,6 +267,7 @@ async def test_orders_on_servers(
     "kind", ["plain", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "cluster"))]
 )
 @pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.full
 async def test_a_fork_is_killed_on_servers(server_of: Servers, namespace: str, kind: str, removal: str) -> None:
     """The fork is killed before the removal, or one call after it. This call may write content that was read before."""
     server = server_of(kind)

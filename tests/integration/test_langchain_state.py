@@ -260,6 +260,7 @@ def summaries(keep: int, trigger: int = 6) -> Any:
     [lambda: trim, lambda: drop_old, lambda: remind, lambda: summaries(1), lambda: summaries(4)],
     ids=["trim", "drop_old", "remind", "summaries 1", "summaries 4"],
 )
+@pytest.mark.full
 async def test_other_middleware_changes_the_state_as_without_a_store(
     store: HistoryStore, async_store: AsyncHistoryStore, other: Callable[[], Any], first: bool, face: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_one_size_everywhere(said: list[list[Part]], pairs: list[tuple[Any, Any]
 
 @settings(max_examples=60, deadline=None)
 @given(SAID, st.lists(PAIR, max_size=3))
+@pytest.mark.full
 def test_base64_adds_a_bounded_size(said: list[list[Part]], pairs: list[tuple[Any, Any]]) -> None:
     """A size does not depend on how large an image is, and base64 never reaches a summarizer."""
     messages = conversation(said, pairs)

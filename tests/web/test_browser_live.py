@@ -142,6 +142,7 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
 
 @pytest.mark.proves("page", "streams")
 @pytest.mark.parametrize("what", ["web", pytest.param("redis", marks=pytest.mark.full)])
+@pytest.mark.full
 async def test_a_restart_leaves_no_gap_and_no_duplicate(
     what: str, windows: Windows, own_server: Callable[..., RealServer]
 ) -> None:
@@ -423,6 +424,7 @@ async def test_the_list_is_right_when_it_changes_while_it_is_loaded(window: Wind
     await expect(window.card(gone)).to_have_count(0)
 
 
+@pytest.mark.full
 async def test_the_last_navigation_wins(window: Window, site: Site) -> None:
     name = site.name("wish")
     site.store.append_many(name, [user(f"Line {number}.", id=f"m{number}") for number in range(600)])

@@ -18,6 +18,7 @@ TABLE = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
 
 
 @pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
+@pytest.mark.full
 async def test_axe_finds_nothing_serious(width: int, windows: Windows, server: RealServer, namespace: str) -> None:
     with (
         HistoryStore(server.url, namespace=namespace) as store,

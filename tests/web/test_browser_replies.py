@@ -220,6 +220,7 @@ OUTAGES = {
     "what", [pytest.param(one, marks=[pytest.mark.full] * (one != "network frozen")) for one in OUTAGES]
 )
 @pytest.mark.proves("page")
+@pytest.mark.full
 async def test_an_outage_is_said_at_once(what: str, windows: Windows, own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain", tcp=True)
     with serve(server.url, "outage") as served, closing(Network(served.port)) as network:

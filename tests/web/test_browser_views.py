@@ -277,6 +277,7 @@ async def test_messages_are_edited_asked_again_and_deleted(windows: Windows, des
     store.drop_turn(name)
 
 
+@pytest.mark.full
 async def test_a_long_text_is_edited_whole(windows: Windows, desk: Site) -> None:
     name = desk.name("long")
     text = "A word. " * 5_000

@@ -136,7 +136,7 @@ async def test_any_body(protocol: Any, full: bool) -> None:
         async with chat, client_of(chat) as client:
             tracemalloc.start()
             try:
-                for number in range(5000 if full else 150):
+                for number in range(5000 if full else 200):
                     if number % 50 == 0:
                         for name in ("open", "chat", "new"):
                             await store.delete_conversation(name)

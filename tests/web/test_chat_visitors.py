@@ -262,7 +262,7 @@ async def test_two_users_who_begin_one_chat_never_meet(
 
     clients = [await serve(answer, **options) for _ in range(2)]
     sent = 0
-    for number in range(250 if full else 12):
+    for number in range(250 if full else 20):
         chat = f"{number}"
 
         async def use(who: str, client: httpx.AsyncClient, chat: str = chat) -> list[str]:
@@ -396,7 +396,7 @@ async def test_ag_ui_never_removes_a_complete_answer_unasked(serve: Any, store: 
     assert [one.text for one in await store.get(CHAT)] == ["Hello", "You said: Hello"]
 
 
-@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize("protocol", ["ai-sdk", pytest.param("ag-ui", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("url", "status"),
     [

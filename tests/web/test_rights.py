@@ -244,7 +244,10 @@ async def test_the_matrix_of_the_live_view() -> None:
 
 
 @pytest.mark.proves("authorize")
-@pytest.mark.parametrize(("protocol", "requests", "count"), [("ai-sdk", AI_SDK, 2016), ("ag-ui", AG_UI, 1792)])
+@pytest.mark.parametrize(
+    ("protocol", "requests", "count"),
+    [("ai-sdk", AI_SDK, 2016), pytest.param("ag-ui", AG_UI, 1792, marks=pytest.mark.full)],
+)
 async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count: int) -> None:
     def make(store: Any, **options: Any) -> Any:
         return ChatEndpoints(store, speaker(store), protocol=protocol, client_tools=["ask"], **options)
