@@ -116,7 +116,7 @@ def owner_in(store: HistoryStore, given: int | str | None) -> int | str | None:
 
 
 def no_such_owner(store: HistoryStore, user_id: int | str) -> str:
-    """What to say about an owner without conversations: which owners there are."""
+    """The message for an owner without conversations, which names the owners that exist."""
     kinds: list[int | str] = [user_id, str(user_id)] if isinstance(user_id, int) else [user_id]
     shown = " and no owner ".join(name(owner_text(one)) for one in kinds)
     text = f"there is no owner {shown} in the namespace '{name(store.namespace)}'"

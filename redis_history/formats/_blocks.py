@@ -69,7 +69,7 @@ def templated(form: str, block: Any) -> AttachmentPart | None:
 
 
 def from_template(form: str, part: AttachmentPart) -> Any:
-    """The block of `form` for a file that came from such a block. None for others, or if it cannot hold this file."""
+    """The block of `form` for a file that came from such a block, or None for other files and those it cannot hold."""
     note = note_of(part, form).get("template")
     if not isinstance(note, Mapping) or part.reference is None:
         return None

@@ -1,7 +1,7 @@
 """Calls that items of providers and frameworks open or answer, in the form that `redis_history.values.pairing` reads.
 
 One function handles all formats, because frameworks keep blocks of any provider. An item of a type that is not listed
-here opens its `call_id`; an item whose type ends with `_output` or `_result` answers it.
+here opens its `call_id`, and an item whose type ends with `_output` or `_result` answers it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _CACHED: Final = (
 )
 #: Objects inside that have the number of cached tokens.
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "input_token_details", "details")
-#: Tokens that some count beside the input (with these names for it) or beside the output.
+#: Tokens that some providers count apart from the input (with these names for it) or from the output.
 _BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "input_tokens": ("cache_read_input_tokens", "cache_creation_input_tokens"),
     "prompt_token_count": ("tool_use_prompt_token_count",),
@@ -47,7 +47,7 @@ def usage_of(given: Any, *, model: Any = None) -> Usage | None:
     if read is None and written is None:
         return None
     total = given.get("totalTokens")
-    if "inputTokens" in given and type(total) is int:  # with the cache, which Bedrock counts beside the input
+    if "inputTokens" in given and type(total) is int:  # with the cache, which Bedrock counts separately
         read = max(read or 0, total - (written or 0))
     details: Mapping[str, Any] = next((given[name] for name in _DETAILS if isinstance(given.get(name), Mapping)), {})
     cached = _number(given, _CACHED) or _number(details, _CACHED) or 0
@@ -62,7 +62,7 @@ def usage_of(given: Any, *, model: Any = None) -> Usage | None:
 
 
 def _number(given: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    """The number under the first of these names, with what is counted beside it."""
+    """The number under the first of these names, with the tokens that are counted separately."""
     for name in names:
         value = given.get(name)
         if isinstance(value, int) and not isinstance(value, bool):

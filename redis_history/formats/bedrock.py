@@ -243,7 +243,7 @@ def _mime(kind: str, form: str) -> str:
 
 
 def _content_of(items: list[Any]) -> tuple[Any, Json]:
-    """The stored content of a result, and its note. None for content that is kept as it is."""
+    """The stored content of a result, and its note, which is None for content that is kept as it is."""
     match items:
         case [{"text": str(text), **rest}] if not rest:
             return text, {}

@@ -64,7 +64,7 @@ def ui_message_of(messages: list[model.Message]) -> Json:
 
 
 def _denial_in(block: Mapping[str, Any]) -> str | None:
-    """The text that the model reads about a call that the user denied. None for other parts of a UI message."""
+    """The text that the model reads about a call that the user denied, or None for other parts of a UI message."""
     approval = block.get("approval")
     response: Mapping[str, Any] = approval if isinstance(approval, Mapping) else {}
     refused = block.get("state") == "approval-responded" and response.get("approved") is False

@@ -45,7 +45,7 @@ _SOME: Final = 20
 
 
 class Common(TypedDict):
-    """What a state and a conversation had in common. It is part of the state, so of each checkpoint."""
+    """The messages that a state and a conversation had in common, stored in the state and so in each checkpoint."""
 
     #: The digest of each message, by id.
     ids: dict[str, int]
@@ -100,7 +100,7 @@ class StateSync:
 
     @property
     def common(self) -> Common | None:
-        """What both have in common now; None if that is as before."""
+        """The messages that both have in common now, or None if that has not changed."""
         if not self._is_changed:
             return None
         return {"ids": self._known, "sequence": self._sequence, "line": self._line}

@@ -245,7 +245,7 @@ def _built(message: Message, losses: Losses) -> FrameworkMessage:
 
 
 def _part(block: Mapping[str, Any]) -> model.Part | None:
-    """The part for a content item. None for content that is kept unchanged."""
+    """The part for a content item, or None for content that is kept unchanged."""
     kind, text, call_id = block.get("type"), block.get("text"), block.get("call_id")
     if kind == "text" and isinstance(text, str):
         return model.TextPart(text=text)

@@ -79,7 +79,7 @@ class LangChainHistory(BaseChatMessageHistory):
     The id of a LangChain message is its id in the store, as in the state of a LangGraph graph: a message that is added
     again is stored once, a message with other content replaces the stored message, and a `RemoveMessage` removes it. So
     the messages of a state can be added after every step, and only new and changed messages are written. A message
-    without an id is always added; all messages that are read have ids. Tool results that another framework stored in a
+    without an id is always added. All messages that are read have ids. Tool results that another framework stored in a
     single message are several messages here. Each can be changed or removed alone, and the others keep their ids.
 
     Raises InvalidConversationIdError, and StoreTypeError without a store or for another kind of store.

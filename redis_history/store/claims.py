@@ -9,15 +9,14 @@ from msgspec import Struct
 
 from redis_history.values.turns import Turn
 
-#: What a call does with the turns of a conversation, see ChangeTurns.
+#: The effect of a call on the turns of a conversation: see ChangeTurns.
 Action = Literal["open", "retry", "wait", "drop"]
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Asking(Struct, frozen=True):
-    """What makes an append the question of a turn: the agent that is asked, and when the answer is due (in
-    milliseconds; 0: now)."""
+    """The question of an append: the agent that is asked, and when the answer is due (in milliseconds; 0: now)."""
 
     agent_name: str | None
     due: int
@@ -27,8 +26,8 @@ class Asking(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """What a worker takes: the turn of its agent, which is parked after so many failures, and due again after pauses
-    of `first` to `longest` milliseconds. `queue`: that of the owner in which the worker found it, or ''."""
+    """A worker's request for a turn of its agent, which is parked after `attempts` failures, and due again after
+    pauses of `first` to `longest` milliseconds. `queue`: that of the owner in which the worker found it, or ''."""
 
     agent_name: str | None
     attempts: int
@@ -42,7 +41,7 @@ class Claim(Struct, frozen=True):
 
 
 class TurnEnd(Struct, frozen=True):
-    """What becomes of the turn that a run answers. `how`: "done"; "back" (its worker stops: it is due at once);
+    """The end of the turn that a run answers. `how`: "done"; "back" (its worker stops, and it is due immediately);
     "wait"; or the name of the error that ended the attempt. `taken`: ids of messages that came during the run, and
     were answered, too. `agent_name`: whose turn it is."""
 

@@ -122,7 +122,7 @@ class Packed(NamedTuple):
 
     @property
     def head(self) -> bytes:
-        """What a script takes before `rest`: characters, flags, header byte and tool marks."""
+        """The bytes that a script takes before `rest`: characters, flags, header byte and tool marks."""
         entry = self.entry
         return entry.characters.to_bytes(3, "big") + bytes((self.flags, self.body[0])) + entry.tools
 

@@ -18,8 +18,8 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.values.message import Message, Participant, Source
 
-#: The encoded bytes of a message, and of what is left of it without its large contents (`values.beside`), because a
-#: script gets that.
+#: The encoded bytes of a message, and of a message without its large contents (`values.beside`), which a script
+#: gets.
 MAX_MESSAGE_BYTES = 64_000_000
 MAX_REST_BYTES = 4_000_000
 #: Levels of nesting inside a free-form value. msgspec itself stops near 1,000 with a RecursionError.

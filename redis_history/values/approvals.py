@@ -125,7 +125,7 @@ def note_requests(
     requests: list[OpenRequest], message: str, tools: bytes, position: Position, former: bytes | None = None
 ) -> None:
     """Add the requests of a message, by its marks (see `values.pairs.marks`), and remove those that it answers.
-    `former`: the marks of the content that it had before. What it had then has been noted, and may have been answered
+    `former`: the marks of the content that it had before. Those requests have been noted, and may have been answered
     since. lua/_approvals.lua does the same."""
     known = set(_marks(former or b""))
     if former is not None:

@@ -97,7 +97,7 @@ def digest_of(data: bytes) -> str:
 
 
 def split(body: bytes) -> tuple[bytes, bytes, list[Content]]:
-    """A body without its large values, the table that follows it, and these. Most bodies have none."""
+    """A body without its large values, the table that follows it, and these values. Most bodies have no such values."""
     if len(body) < LARGE_BYTES:
         return body, b"", []
     found: list[tuple[int, int, int]] = []  # where a value begins, where its bytes begin, and where it ends
@@ -188,7 +188,7 @@ def _values_in(data: memoryview, *, every: bool = False) -> Iterator[tuple[int, 
 
 
 def _beginning(head: int, data: bytes) -> bytes:
-    """The encoded beginning of a text, which ends between two characters, or of bytes. Of a list or map nothing."""
+    """The encoded beginning of a text, which ends between two characters, or of bytes. Lists and maps have none."""
     if 0x90 <= head < 0xA0 or head in (0xDC, 0xDD):
         return b"\x90"
     if head < 0x90 or head in (0xDE, 0xDF):
@@ -211,12 +211,12 @@ def references_in(data: bytes) -> list[Reference]:
     return [Reference(at, length, size, digest.decode("ascii", "replace")) for at, length, size, digest in entries]
 
 
-#: What contents a reader needs: all, none, or the texts, lists and maps, but not base64 and bytes.
+#: The contents that a reader needs: all, none, or the texts, lists and maps, but not base64 and bytes.
 Needed = Literal["all", "texts", "none"]
 
 
 def check_needed(contents: object) -> Needed:
-    """What a caller needs. Raises InvalidInputError."""
+    """The contents that a caller needs. Raises InvalidInputError."""
     if contents is True or contents is False:
         return "all" if contents else "none"
     if contents != "texts":
@@ -289,7 +289,7 @@ def joined(array: bytes, id_at: int, references: Sequence[Reference], values: Se
 
 
 def _header(size: int, *, is_bytes: bool) -> bytes:
-    """What precedes the bytes of a text, or bytes, of this size."""
+    """The header of a text, or of bytes, of this size."""
     if size < 32 and not is_bytes:
         return bytes((0xA0 | size,))
     width = 1 if size < 256 else 2 if size < 65_536 else 4

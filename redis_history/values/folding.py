@@ -1,4 +1,4 @@
-"""What events change in a list of messages. All readers that keep messages up to date by events go by this."""
+"""How events change a list of messages, for all readers that keep messages up to date by events."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def pairs_of(messages: Sequence[Message]) -> Pairs:
 
 def open_calls(messages: Sequence[Message]) -> list[tuple[Message, list[ToolUsePart]]]:
     """Return the messages with unanswered calls that a tool result can answer, and these calls. Opaque calls have
-    their own kind of results, and the provider answers the calls of its own tools."""
+    their own kind of results, and the provider answers the calls of its tools."""
     answered = pairs_of(messages).answered
     found = []
     for index, message in enumerate(messages):

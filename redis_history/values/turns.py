@@ -34,7 +34,7 @@ class Turn(Struct, frozen=True, kw_only=True):
       clock, in UTC.
     - `attempt`: the number of the newest attempt, from 1; 0 before the first.
     - `error`: the name of the exception that ended the last failed attempt, "WorkerDied" if its worker died; and
-      `failed_at`. None without a failure.
+      `failed_at`; both are None without a failure.
     - `message_ids`: of the messages that asked, in order, at most the last 256; `run_id`: of the newest attempt.
 
     In `run.turn`, `messages` are those that asked and are due, and `interrupted` is the partial reply of the attempt

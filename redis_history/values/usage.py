@@ -1,4 +1,4 @@
-"""What answers of models cost: tokens and money, of one message and of many."""
+"""The cost of models' answers in tokens and money, for one message and for many."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOTHING: Final[Numbers] = (0, 0, 0, 0)
 
 
 class Usage(OpenStruct, frozen=True):
-    """What the answer of a model took, or the sum of many.
+    """Tokens and cost of a model's answer, or of many.
 
     - `input_tokens`: all tokens of the request, also those from a cache and those that were written to it.
     - `output_tokens`: all tokens of the answer, reasoning included.
@@ -232,7 +232,8 @@ class Budget(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True, array_like=True):
-    """What `set_budget` stores. `cost` and `reserved_cost` are billionths. `reserved_…`: what a run holds back."""
+    """The limits that `set_budget` stores. `cost` and `reserved_cost` are billionths. `reserved_…`: what a run
+    holds back."""
 
     tokens: int | None
     cost: int | None
@@ -241,7 +242,7 @@ class Limits(Struct, frozen=True, array_like=True):
     reserved_cost: int
 
     def exceeded(self, used: Numbers, running: int) -> bool:
-        """Whether another run must not begin beside the running ones."""
+        """Whether no further run may begin while these are running."""
         tokens, cost = used[0] + used[1] + running * self.reserved_tokens, used[3] + running * self.reserved_cost
         over_tokens = self.tokens is not None and tokens >= self.tokens
         return over_tokens or (self.cost is not None and cost >= self.cost)

@@ -41,7 +41,7 @@ DIGEST_BYTES: Final = 16
 #: Sequence (4 bytes), characters (3) and flags (1), big-endian. Scripts write and read it.
 PREFIX_BYTES: Final = 8
 #: Flags of a member: it has free-form values, which are checked before they are decoded; its body is compressed; it is
-#: a reply that is being written, whose content is elsewhere; its large contents are elsewhere (`values.beside`).
+#: a reply that is being written, whose content is elsewhere; it has large contents (`values.beside`).
 FREE_FORM: Final = 1
 COMPRESSED: Final = 2
 STREAMING: Final = 4

@@ -195,7 +195,7 @@ class _Follower:
     def _fold(self, fold: Fold | None) -> None:
         if fold is None:  # a compaction or an expansion, which change no message of the answer
             return
-        # What is known may be newer than the event. So a restore, too, only adds messages.
+        # The known messages may be newer than the event. So a restore, too, only adds messages.
         self._known = {one.id: one for one in fold.added if self._belongs(one)} | self._known
         self._known |= {one.id: one for one in (*fold.ended, *fold.changed) if one.id in self._known}
         for message_id in fold.removed:

@@ -93,7 +93,7 @@ async def status(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def rights(view: LiveView, request: ApiRequest) -> Response:
-    """What the client may do: with the conversation, or without one."""
+    """The client's rights to the conversation, or those without a conversation."""
     name = request.conversation_id
     actions = [one for one in get_args(Action) if (one in _WITHOUT_CONVERSATION) == (name is None)]
     if view.read_only:
@@ -195,8 +195,8 @@ async def search(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def _of_owner(view: LiveView, request: ApiRequest, query: str, limit: int, **options: Any) -> SearchHits:
-    """The best hits in all conversations of an owner that the user may read. Those that the user may not read leave no
-    trace: neither in the total nor in what is said about missing hits."""
+    """The best hits in all conversations of an owner that the user may read. The others leave no trace, neither in
+    the total nor in the note about missing hits."""
     rights = view.read_rights(request.http)
     kept: dict[str, bool] = {}
     found: list[Any] = []
@@ -288,7 +288,7 @@ async def image(view: LiveView, request: ApiRequest) -> Response:
     content = await asyncio.to_thread(shown.content)
     if content is None:
         raise Refused(404, "not_found", "this image is damaged: it is not base64")
-    # A page that scrolls asks again and again. What a number means changes only with the message.
+    # A page that scrolls asks again and again. The meaning of a number changes only with the message.
     headers = {"cache-control": "private, max-age=300", "content-security-policy": "default-src 'none'; sandbox"}
     return Response(content, headers=headers, media_type=shown.mime_type)
 
@@ -355,7 +355,7 @@ async def update_conversation(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def _by(view: LiveView, request: ApiRequest) -> str | None:
-    """Who makes a change: the signed-in user."""
+    """The name of the signed-in user, for changes."""
     user = await view.signed_in(request.http)
     return None if user is None else user.id[:MAX_BY]
 
@@ -434,7 +434,7 @@ async def turns(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def list_turns(view: LiveView, request: ApiRequest) -> Response:
-    """What conversations are owed, the oldest question first."""
+    """The turns of conversations, the oldest question first."""
     limit, user_id = request.number("limit", 50, 1, MOST), request.text("user_id")
     status: Any = request.text("status")
     owner, agent = None if user_id is None else owner_of(user_id), request.text("agent_name")
@@ -480,7 +480,7 @@ async def delete_message(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def edit(view: LiveView, request: ApiRequest) -> Response:
-    """Replace the text of a message. Its other parts stay, and whatever is changed meanwhile elsewhere."""
+    """Replace the text of a message. Its other parts stay, and so do changes that others make at the same time."""
     name, message_id, by = request.path["conversation"], request.path["message"], await _by(view, request)
     text = request.body.get("text")
     if not isinstance(text, str) or not text.strip():
@@ -529,7 +529,7 @@ async def ask_again(view: LiveView, request: ApiRequest) -> Response:
     if len(following) > _MOST_REPLACED:
         raise ConflictError(f"more than {_MOST_REPLACED:,} messages follow this one: branch from it instead")
     if following:
-        revision = snapshot.cursor.revision  # nothing that came meanwhile is lost
+        revision = snapshot.cursor.revision  # a message that has come since is not lost
         await view.store.delete_messages(name, following, expected_revision=revision, by=by)
     return answer({"changed": await view.store.retry_turn(name, **options)})
 

@@ -13,7 +13,7 @@ from redis_history.values import AttachmentPart, Message, Part, ToolResultPart
 from redis_history.values._caps import MAX_DEPTH
 from redis_history.values.parts import UnknownPart
 
-#: What browsers show and what cannot contain a script or an address. SVG can.
+#: Types that browsers show and that cannot contain a script or an address. SVG can.
 _TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif"))
 #: Images of one message that are shown.
 _MOST: Final = 100

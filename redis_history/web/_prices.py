@@ -1,4 +1,4 @@
-"""What tokens of models cost. Prices are the application's: the package knows none."""
+"""The cost of models' tokens, by prices that the application gives."""
 
 from __future__ import annotations
 

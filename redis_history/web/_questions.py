@@ -49,7 +49,7 @@ class Question(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What is known of a question. `waits`: its answer has not begun, or is interrupted and will begin again. `run`:
+    """The state of a question. `waits`: its answer has not begun, or is interrupted and will begin again. `run`:
     the run that answers or answered it, and `first`, the first attempt. Without either, it ended without an answer:
     as "stopped" if it was dropped, as "interrupted" if its message is gone."""
 
@@ -71,7 +71,7 @@ def is_owed(turn: Turn | None) -> TypeGuard[Turn]:
 
 
 async def find(store: AsyncHistoryStore, conversation_id: str, question: Question) -> Found:
-    """What is known of a question now."""
+    """The present state of a question."""
     # The turn is read first: the run of a turn that has ended since is among those that are read afterwards.
     turn = await turn_of(store, conversation_id, question.agent_name)
     newest = await store.get_run(conversation_id)

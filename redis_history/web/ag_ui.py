@@ -43,7 +43,7 @@ async def events(
 ) -> AsyncIterator[core.BaseEvent | None]:
     """The events of the answer of a run from its start, as it is written, until the run ends: RUN_STARTED, text,
     reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled", and "interrupt" if
-    calls wait for approval) or RUN_ERROR. None is sent during pauses.
+    calls wait for approval) or RUN_ERROR. No event is sent during pauses.
 
     `run_id`: the run to follow, also if it still waits for its turn; None: the active run. Without an active run, no
     events follow. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the

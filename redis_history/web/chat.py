@@ -434,7 +434,7 @@ class ChatEndpoints(Guarded):
 
 
 def _log_end(working: asyncio.Task[None]) -> None:
-    """Log why a worker ended by itself."""
+    """Log why a worker ended without being stopped."""
     error = None if working.cancelled() else working.exception()
     if error is not None:
         _logger.warning("the worker of a chat ended: %s", error)

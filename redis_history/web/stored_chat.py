@@ -76,8 +76,8 @@ def _identity(record: Conversation | None) -> Identity:
 
 
 class Kept(NamedTuple):
-    """What a request has stored: the `last` of its messages, and the `question` that it asks. None: a former request
-    has stored everything, and asked with the message `asked_with`."""
+    """The outcome of storing a request: the `last` of its messages, and the `question` that it asks. None: a
+    former request has stored everything, and asked with the message `asked_with`."""
 
     last: Message
     question: Question | None

@@ -26,7 +26,7 @@ from tests.support.sdk import validate
 from tests.support.servers import RealServer
 from tests.unit.format_cases import FORMAT
 
-#: By default every third item; the others differ from these in their names and fields.
+#: By default only every third item is tested. The others differ from these in their names and fields.
 every_item = pytest.mark.parametrize(
     "case",
     [

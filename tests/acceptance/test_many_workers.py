@@ -77,7 +77,7 @@ def _answered(store: HistoryStore) -> None:
 
 
 def _ask(store: HistoryStore, owner: str | None, count: int) -> list[str]:
-    """The names of so many conversations of an owner, each with a question."""
+    """Ask in `count` conversations of an owner, and return their names."""
     names = [f"{owner or 'nobody'}-{number}" for number in range(count)]
     for name in names:
         if owner is not None:

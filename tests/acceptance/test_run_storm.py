@@ -343,7 +343,7 @@ class ServerStorm(Storm):
         return True
 
     def _leave(self, replica: RealServer) -> None:
-        """The replica becomes a primary. What is written until clients know of it is lost."""
+        """The replica becomes a primary. Writes to the old one are lost until clients know of it."""
         replica.watcher.replicaof("NO", "ONE")
         self.wait(0.5)
 

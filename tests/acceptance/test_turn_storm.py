@@ -81,8 +81,8 @@ def _writes(store: HistoryStore, name: str, after: Cursor) -> list[Write]:
 
 
 class _Turns(Storm):
-    """What a storm of turns does differently from one of runs. `notes`: a file to which workers add their attempts.
-    `loses_writes`: whether a failover loses the last writes."""
+    """The differences between a storm of turns and a storm of runs. `notes`: a file to which workers add their
+    attempts. `loses_writes`: whether a failover loses the last writes."""
 
     loses_writes = True
 
@@ -103,7 +103,7 @@ class _Turns(Storm):
         return len(self._attempts()) < TURNS or min(self.counts[act.__name__] for act in acts) < FAULTS
 
     def _attempts(self) -> list[list[str]]:
-        """Of each attempt the run, its number and its questions."""
+        """The run, the number and the questions of each attempt."""
         return [line.split(" ") for line in self._notes.read_text().splitlines()]
 
     def _victim(self, seconds: float) -> int | None:
@@ -162,7 +162,7 @@ class _Turns(Storm):
 
 class ServerTurns(_Turns, ServerStorm):
     """In a long storm of many turns, failovers lose nothing, so that each question must be answered. Otherwise an
-    answer or a question of the last half second is lost, and the turn may be closed all the same."""
+    answer or a question of the last half second is lost, and the turn may be closed nevertheless."""
 
     loses_writes = not TURNS
 

@@ -1,4 +1,4 @@
-"""Processes of workers: one of the storm of turns, which is killed and suspended, and many that are observed."""
+"""Processes of workers: the storm of turns kills and suspends some, and other tests observe many."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ from typing import Any
 from redis_history import AsyncHistoryStore, AsyncWorker, RetryPolicy, assistant
 from redis_history.store.operations import LookForTurns, TakeRun
 
-#: After so many failures a turn is parked, which must not happen here: each turn is answered. One attempt in 20 fails,
-#: and those under way when a worker dies.
+#: After this many failures a turn is parked, which must not happen here: each turn is answered. One attempt in 20
+#: fails, and those under way when a worker dies.
 ATTEMPTS = 10
 RETRY = RetryPolicy(deadline=20.0, longest_wait=0.3)
 

@@ -30,9 +30,9 @@ TALK = [
 BACKENDS = ["memory", "plain", "redis", "valkey", "cluster"]
 FACES = ["async", "sync"]
 
-#: The modules that run on servers without some commands (tests/support/restricted.py), because they are about what
-#: these commands are for: wakes, leases, and the settings of a server. Of the others only the tests marked `smoke` do:
-#: they read and write with the same scripts everywhere.
+#: The modules that run on servers without some commands (tests/support/restricted.py), because they test what
+#: these commands are for: wakes, leases, and the settings of a server. In other modules, the tests marked `smoke` run
+#: there: they read and write with the same scripts everywhere.
 RESTRICTED_MODULES = {"compressor_leases", "delete", "durability", "runs", "stream", "subscribe"}
 
 #: Seconds within which an event arrives on any machine.

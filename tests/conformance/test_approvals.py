@@ -134,7 +134,7 @@ async def _capped(store: Any) -> None:
     await store.append_many("c", [user(str(number)) for number in range(4)])
 
 
-#: What happens to a conversation with a message of a user and one that asks, and whether the call still waits then.
+#: Changes of a conversation with a user's message and a call that waits, and whether the call still waits then.
 ACTS: dict[str, tuple[Act, list[tuple[str, str]]]] = {
     "nothing": (lambda store: store.get("c"), [("c", "c1")]),
     "decision": (_decided, []),

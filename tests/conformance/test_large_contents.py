@@ -1,4 +1,4 @@
-"""Large contents, which stand beside their messages: every operation with them, and what it leaves on the server."""
+"""Every operation with large contents, which are stored apart from their messages, and what it leaves on the server."""
 
 import asyncio
 import base64
@@ -187,7 +187,7 @@ async def _expand(store: Any) -> None:
     await store.expand("c", await _compact(store, "b", "s1" + TEXT))
 
 
-#: What removes contents, and how many of the four messages have theirs afterwards.
+#: Calls that remove contents, and how many of the four messages have contents afterwards.
 REMOVALS: dict[str, tuple[Removal, int]] = {
     "delete": (lambda store: store.delete_messages("c", ["a", "b"]), 2),
     "erase": (lambda store: store.erase("c", ["a"]), 3),

@@ -74,7 +74,7 @@ async def test_only_contents_of_the_prompt_are_read(
     expected = assemble_messages(await store.get("c"), "a", options=options)
     left_out = {one.message_id for one in expected.report.left_out}
     assert len(left_out) == {1: 5, 5_000: 4, 9_000: 2, None: 0}[budget]
-    if stores.backend != "memory":  # one that is missing would be logged, and a note take its place
+    if stores.backend != "memory":  # a missing content would be logged and replaced by a note
         for node in getattr(server_of(stores.kind), "nodes", [server_of(stores.kind)]):
             for name in left_out:
                 pattern = b"%b:b:%b*" % (Keyspace(namespace).patterns[0], content_name(name, ""))

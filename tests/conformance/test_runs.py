@@ -831,7 +831,7 @@ async def test_a_message_that_is_read_while_the_run_writes_one_of_its_id(stores:
 
 async def test_a_run_does_not_replace_the_precondition_of_a_write(stores: Any, face: str) -> None:
     if face == "sync":
-        return  # the same scripts; its runs belong to threads
+        return  # it uses the same scripts, and its runs belong to threads
     store = stores()
     mine = store.exclusive()
     await store.append("c", user("q"))

@@ -394,7 +394,7 @@ async def test_seats_are_limited_and_expire(store: Any) -> None:
     assert await execute(store, TakeSeat("a", "u2", "6", 1, 60.0))
 
 
-# What other operations make of a turn
+# The effects of other operations on a turn
 
 #: A call of others on the conversation "c" with the messages "a", "b" and the question "q", and the status of the turn
 #: afterwards, by its status before: None for none.
@@ -656,7 +656,7 @@ async def test_subscribers_to_all_conversations_see_turns(store: Any) -> None:
 
 @pytest.mark.backends("memory")
 async def test_the_memory_backend_notices_a_dead_worker(store: Any) -> None:
-    """A run that expires fails the attempt, whoever looks."""
+    """A run that expires fails the attempt, whichever call notices it."""
     await store.ask("c", user("x"))
     run = await taken(store)
     assert run.fence is not None

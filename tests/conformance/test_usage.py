@@ -27,7 +27,7 @@ def answer(name: str, usage: Usage | None = ONE, text: str = "x", **fields: Any)
 
 
 def times(count: int, usage: Usage = ONE) -> Usage:
-    """The sum of so many equal ones."""
+    """The sum of `count` equal usages."""
     return sum([replace(usage, model=None)] * count, Usage())
 
 
@@ -212,7 +212,7 @@ async def test_days_are_those_of_messages_in_utc(store: Any) -> None:
 
 @pytest.mark.proves("usage")
 async def test_a_recount_gives_the_totals(stores: Any, full: bool) -> None:
-    """After random operations of several writers at once."""
+    """A recount agrees with the totals after random operations of concurrent writers."""
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     one, other = stores(), stores()

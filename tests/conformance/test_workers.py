@@ -1,4 +1,4 @@
-"""Workers: they answer the turns that conversations are owed. What a turn is, is in test_turns.py."""
+"""Workers: they answer the turns that conversations are owed. The tests of turns are in test_turns.py."""
 
 import asyncio
 import contextlib

@@ -532,7 +532,7 @@ class Writer:
 
 
 def _usage(name: str, chance: random.Random) -> Usage | None:
-    """Of conversations that nobody deletes, so that the totals of owners are those of their conversations."""
+    """A usage in conversations that are not deleted, so that the totals of owners are those of their conversations."""
     if name not in TALKS or chance.random() < 0.4:
         return None
     return Usage(chance.randint(0, 300), chance.randint(0, 20), cost=chance.randint(0, 9) / 1000)
@@ -706,7 +706,7 @@ def _distinct_tokens(settings: Settings) -> None:
 def main(role: str, raw: str) -> None:
     logging.disable(logging.CRITICAL)
     settings = msgspec.json.decode(raw, type=Settings)
-    # About half of the messages, and all summaries, have their text beside them, as if it were large.
+    # About half of the messages, and all summaries, have their text stored separately, as if it were large.
     beside.LARGE_BYTES, beside.BEGINNING_BYTES = 9, 2
     folder = Path(settings.folder)
     if role != "watcher":

@@ -1,5 +1,5 @@
-"""What an agent removes from its state, and where it goes back to: next to the same agent with LangGraph's checkpointer
-alone. The model must be sent the same, and the conversation must have what the state has."""
+"""An agent that removes messages and goes back to checkpoints, compared with the same agent with LangGraph's
+checkpointer alone. The model must be sent the same, and the conversation must have what the state has."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -340,7 +340,7 @@ def test_a_branch_that_the_caller_did_not_name_is_kept_in_a_fork(store: HistoryS
 
 
 def test_messages_of_other_writers_stay(store: HistoryStore) -> None:
-    """Of other agents, other processes with a checkpointer in memory, and people: whatever is removed, or left."""
+    """Messages of other agents, of processes with a checkpointer in memory, and of people stay, whatever is removed."""
     one, other = Asked(store), Asked(store)
     one.ask("q0")
     other.ask("q1")
@@ -424,7 +424,7 @@ def test_a_live_reply_of_a_branch_that_was_left_is_removed(store: HistoryStore) 
 
 
 def test_an_agent_in_a_tool_removes_nothing(store: HistoryStore) -> None:
-    """It has a state of its own in each call, also if the caller of the outer agent has named a checkpoint."""
+    """It has a separate state in each call, also if the caller of the outer agent has named a checkpoint."""
     inner: Any = create_agent(Model(sent=[]), middleware=[ConversationMiddleware(store)])
 
     @tool

@@ -1,4 +1,4 @@
-"""What frameworks report of tokens and cost is the usage of stored messages, once."""
+"""Tokens and cost that frameworks report become the usage of stored messages, once."""
 
 from decimal import Decimal
 from typing import Any
@@ -165,7 +165,7 @@ async def test_agent_framework(async_store: AsyncHistoryStore) -> None:
 
 
 def test_strands(store: HistoryStore) -> None:
-    """As the model reports it. The question has none."""
+    """The answer has the usage that the model reports, the question no usage."""
 
     class Model(strands_samples.Model):
         async def stream(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]

@@ -95,7 +95,7 @@ _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta
 timestamps = st.builds(lambda at, zone: from_microseconds(at).astimezone(zone), microseconds, _offsets)
 
 
-#: What answers took.
+#: Usages of answers.
 usages = st.builds(
     Usage,
     *(st.integers(0, MAX_TOKENS) for _ in range(3)),

@@ -39,7 +39,7 @@ from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 
 CONVERSATIONS = st.sampled_from(["a", "b{}:*"])
-LARGE = "a large text"  # here, which stands beside its message
+LARGE = "a large text"  # here, and so stored apart from its message
 OWNERS: st.SearchStrategy[int | str] = st.sampled_from(["u", 1, "1", 0])
 AGENTS = st.sampled_from([None, "a"])
 IDS = st.sampled_from([f"m{number}" for number in range(8)])

@@ -117,7 +117,7 @@ class StrictServer:
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.scripts: dict[bytes, bytes] = {}
         self.functions: dict[bytes, Any] = {}
-        #: What scripts did wrong, and the most arguments of a command.
+        #: Errors of scripts, and the most arguments of a command.
         self.faults: list[str] = []
         self.most_arguments = 0
         #: Whether scripts had the flag of Upstash.

@@ -17,7 +17,7 @@ from tests.support.cluster import RealCluster
 from tests.support.proxy import accepted
 from tests.support.servers import RealServer
 
-#: What many services refuse. Also within scripts, if the server does not know the command at all.
+#: Commands that many services refuse, also within scripts if the server does not know the command at all.
 REFUSED: Final = (
     "CONFIG",
     "INFO",

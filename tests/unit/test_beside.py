@@ -1,4 +1,4 @@
-"""Large contents beside the messages: the stored form."""
+"""The stored form of large contents."""
 
 from typing import Any
 

@@ -95,7 +95,7 @@ def test_every_unpack_has_a_stated_bound() -> None:
 
 @pytest.mark.parametrize("path", [one for one in SCRIPT_FILES if one != VERSIONS], ids=lambda path: path.stem)
 def test_a_script_runs_on_lua_51_and_54(path: Path) -> None:
-    """What differs is in _lua_versions.lua. A division makes a float in Lua 5.4, which replies write with '.0'."""
+    """The differences are in _lua_versions.lua. A division makes a float in Lua 5.4, which replies write with '.0'."""
     for line, code in _code(path.read_text()):
         where = f"{path.name}: {line.strip()}"
         assert FOREIGN.search(code) is None, where
@@ -129,7 +129,7 @@ def test_the_flag_of_upstash_is_the_first_line_of_a_script() -> None:
 
 
 def _names(script: Script) -> set[str]:
-    """The names of its own arguments."""
+    """The names of the script's arguments."""
     packers = script.args.args[0].values() if isinstance(script.args, partial) else [script.args]
     return {name for one in packers for name in inspect.signature(one).parameters}
 

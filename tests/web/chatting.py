@@ -107,7 +107,7 @@ async def results(store: AsyncHistoryStore) -> list[Any]:
 
 
 async def is_waiting(store: AsyncHistoryStore, count: int = 1) -> bool:
-    """Whether so many messages wait for the end of an answer."""
+    """Whether `count` messages wait for the end of an answer."""
     turns = await store.list_turns(status="running")
     return any(len(turn.message_ids) > count for turn in turns)
 

@@ -380,7 +380,7 @@ async def test_a_process_that_stops_hands_its_streams_over(
 
 
 async def test_an_idle_tab_shows_what_others_write(web: Any, redis: RealServer, context: BrowserContext) -> None:
-    """Another tab, and an agent elsewhere. Nobody touches the second tab."""
+    """Another tab and an agent elsewhere write, and the second tab is not touched."""
     port = (await web(redis.url)).port
     first, second = await Tab.open(context, port), await Tab.open(context, port)
     await first.send()
@@ -409,7 +409,7 @@ async def test_an_idle_tab_shows_what_others_write(web: Any, redis: RealServer, 
 
 
 async def test_the_page_scrolls_with_the_answer(web: Any, redis: RealServer, context: BrowserContext) -> None:
-    """The input and Stop stay in view. A user who has scrolled up reads in peace."""
+    """The input and Stop stay in view. The page does not move for a user that has scrolled up."""
     port = (await web(redis.url)).port
     with HistoryStore(redis.url, namespace="chat") as store:
         store.append_many("c", [each(f"{number}\n" * 20) for number in range(4) for each in (user, assistant)])

@@ -149,7 +149,7 @@ async def test_the_inbox_of_approvals(windows: Windows, server: RealServer, name
         await expect(card.locator(".data")).to_contain_text('"sum": 89')
         await card.get_by_role("textbox").fill("too mu")
         store.append("second", assistant(tool_use("two", "send", {}, needs_approval=True)))
-        await expect(page.locator(".approval")).to_have_count(2)  # comes by itself, and the reason stays
+        await expect(page.locator(".approval")).to_have_count(2)  # it appears without a reload, and the reason stays
         await expect(page.locator("#approvals-count")).to_have_text("2")
         await check_axe(page, COLORS, "approvals")
         await card.get_by_role("textbox").fill("too much")

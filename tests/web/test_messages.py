@@ -1,4 +1,4 @@
-"""What the HTTP interface does with one message: its images, edits, and a question that is asked again; and rights."""
+"""Requests of the HTTP interface about one message: its images, edits, a question that is asked again, and rights."""
 
 import asyncio
 import base64

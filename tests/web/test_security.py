@@ -310,7 +310,7 @@ async def test_invalid_tokens_are_rejected(store: Any) -> None:
 
 @pytest.mark.proves("sign-in")
 async def test_a_form_signs_in_with_the_token(web: Any) -> None:
-    """Only one of this origin, and only with the token: a page elsewhere can sign nobody in."""
+    """A form signs in only from this origin and with the token, so a page elsewhere cannot sign anybody in."""
     asked = {"headers": {"Authorization": "", "Accept": "text/html"}}
     door = await web.get("/", **asked)
     assert (door.status_code, "<form" in door.text) == (401, True)

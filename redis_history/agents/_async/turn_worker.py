@@ -1,8 +1,8 @@
 """The worker: it finds turns that are due, takes each together with a run of its conversation, and answers it.
 
 The server wakes one idle worker when a turn becomes due. A worker also looks every few seconds, so that a lost message
-or a worker that hangs only delays. Nothing here decides whether a turn may be taken: that does the script that takes
-it.
+or a worker that hangs only delays. This module does not decide whether a turn may be taken: the script that takes it
+does.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _FRESH: Final = 1.0
 #: Turns among which a worker chooses after another one was faster, for each such race, and at most.
 _CHOICE: Final = 4
 _LONGEST_CHOICE: Final = 64
-#: Seconds for which an owner's turns wait if as many as may run are running; the life of a seat (`per_user`), and after
-#: how many seconds it is renewed.
+#: Seconds for which an owner's turns wait if as many as may run are running, the seconds for which a seat (`per_user`)
+#: lasts, and those after which it is renewed.
 _FULL: Final = 2.0
 _MANY_FULL: Final = 4
 _SEAT: Final = 30.0
@@ -72,7 +72,7 @@ class AsyncWorker:
     `answer(run)` is a coroutine function or a plain function. It is called in a run of the conversation (`AsyncRun`):
     at most one at a time for each conversation, fenced, and stoppable by `store.stop_run`, which cancels it.
     `run.turn.messages` are the messages that asked, `run.turn.attempt` counts from 1, and `run.turn.interrupted` is the
-    partial reply of the attempt before. What it returns is ignored.
+    partial reply of the attempt before. Its result is ignored.
 
     - `agent_name`: the worker answers the turns of this agent; None: those that were asked of no agent.
     - `concurrency`: turns that it answers at a time. `per_user`: turns of one owner that all workers of the agent
@@ -80,8 +80,8 @@ class AsyncWorker:
     - `attempts`: an attempt that raises an exception, or whose process dies, is repeated after `first_wait` seconds,
       twice as long each time up to `longest_wait`. After this number of failures the turn is parked with the name of
       the error, until `retry_turn` or a further question.
-    - `grace`: seconds that `stop` gives to running answers. Those that do not end in time are owed again at once, and
-      are no failures.
+    - `grace`: seconds that `stop` gives to running answers. An answer that does not end in time is owed again
+      immediately, and does not count as a failure.
 
     Turns are taken in the order in which they are due, and owners of several take turns. Raises ConfigurationError.
     """

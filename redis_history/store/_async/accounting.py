@@ -33,7 +33,7 @@ class AsyncAccounting(AsyncExecuting):
         since: Instant | date | None = None,
         until: Instant | date | None = None,
     ) -> Usage:
-        """What the messages of all conversations took: of the owner `user_id` and of the agent `agent_name`, if given,
+        """The sum of the usage of all conversations: of the owner `user_id` and of the agent `agent_name`, if given,
         from the day `since` to the day `until`, both included.
 
         Each message id of a conversation counts once, with the `usage` that it was last stored with, on the day of its

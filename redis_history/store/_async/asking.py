@@ -33,10 +33,10 @@ class AsyncAsking(AsyncExecuting):
         """Append a message and open a turn in one change: the conversation is owed an answer, which a worker gives
         (`AsyncWorker`), in whichever process.
 
-        Messages that arrive before a worker begins join the turn. Those that arrive during the answer are there for
-        `run.messages()`; what was not taken up is the next turn. `agent_name` names the workers that may answer: those
-        with the same name. A conversation has one turn for each agent that was asked. `at` is when the answer is due (a
-        time, as for messages, or a timedelta from now): a wake-up. Later questions do not move it.
+        Messages that arrive before a worker begins join the turn. `run.messages()` returns those that arrive during the
+        answer; if it does not take them up, they are the next turn. `agent_name` names the workers that may answer:
+        those with the same name. A conversation has one turn for each agent that was asked. `at` is when the answer is
+        due (a time, as for messages, or a timedelta from now): a wake-up. Later questions do not move it.
 
         The outcome and the errors are those of `append`: a message that is stored already opens no turn. Raises
         ConflictError if 64 agents owe the conversation an answer, and BudgetExceededError if the owner's budget is used

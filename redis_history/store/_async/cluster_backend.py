@@ -301,7 +301,7 @@ class AsyncClusterDoorbell:
         return not self._nodes.primaries - doorbells.keys() and all(bell.works for bell in doorbells.values())
 
     def ways(self, *, is_pattern: bool) -> set[Way]:
-        """See `AsyncDoorbell.ways`; those of all primaries."""
+        """The ways of all primaries: see `AsyncDoorbell.ways`."""
         if not self.works:
             return set()
         ways: set[Way] = {"notifications", "publish"}

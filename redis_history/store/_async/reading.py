@@ -199,7 +199,7 @@ class AsyncReading(AsyncExecuting):
 
         A call waits if it was stored with `tool_use(..., needs_approval=True)`, by an adapter, or by a format that has
         such requests (docs/how-to/runs.md). It no longer waits if it has a decision or a result, or if its message
-        was removed. Of one conversation the newest 1,000 are listed.
+        was removed. At most the newest 1,000 of a conversation are listed.
         """
         _check_owners(user_id, agent_name, None)
         _validation.check_integer(limit, "limit", error=InvalidInputError)

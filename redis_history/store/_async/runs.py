@@ -234,7 +234,7 @@ class AsyncRun:
     async def _unreserve(self) -> None:
         owner, self._budget_of = self._budget_of, None
         if owner is not None:
-            with suppress(RedisHistoryError):  # it ends by itself
+            with suppress(RedisHistoryError):  # it expires
                 await self._store.backend.execute(EndBudget(owner, self.run_id))
 
     async def __aexit__(
@@ -308,7 +308,7 @@ class AsyncRun:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
 
     def _end_of_turn(self, status: RunStatus) -> ops.TurnEnd | None:
-        """What becomes of the turn that this run answers."""
+        """How the turn that this run answers ends."""
         if self._taken is None:
             return None
         if status == "completed" and self._suspended:
@@ -411,7 +411,7 @@ class AsyncRun:
         return True
 
     async def _give_back(self) -> None:
-        """Of a worker that ends: its turn is owed again at once. What the holder still writes is refused."""
+        """Give back the turn when the worker ends: it is due immediately. Later writes of the holder are refused."""
         fence = self._fence
         if fence is None or self._ended or CAN_CANCEL:  # the end of a cancelled task does it
             return

@@ -458,7 +458,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
             self._pending[conversation_id] = None  # behind the others
 
     async def _of_owner(self, heads: dict[str, Cursor]) -> dict[str, Cursor]:
-        """Those of the conversations that belong to the owner, if the subscription has one."""
+        """The cursors of the owner's conversations, or all of them if the subscription has no owner."""
         if self._user_id is None:
             return heads
         names = list(heads)

@@ -302,7 +302,7 @@ class ClusterDoorbell:
         return not self._nodes.primaries - doorbells.keys() and all(bell.works for bell in doorbells.values())
 
     def ways(self, *, is_pattern: bool) -> set[Way]:
-        """See `Doorbell.ways`; those of all primaries."""
+        """The ways of all primaries: see `Doorbell.ways`."""
         if not self.works:
             return set()
         ways: set[Way] = {"notifications", "publish"}

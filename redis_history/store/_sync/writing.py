@@ -311,8 +311,8 @@ class Writing(Executing):
     ) -> Conversation:
         """Set the keys of `changes` in the record's metadata, and leave the others. Returns the changed conversation.
 
-        None removes a key. Concurrent calls lose nothing: each is made on what the others have written. Subscribers get
-        a ConversationUpdated with all of the metadata. `by` as in `update_message`. Raises
+        The value None removes a key. Concurrent calls lose nothing: each is made on what the others have written.
+        Subscribers get a ConversationUpdated with all of the metadata. `by` as in `update_message`. Raises
         ConversationNotFoundError; InvalidInputError for values that cannot be stored, no changes, or more than 100,000
         bytes of metadata.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redis_history.store.memory.space import Run, Space
     from redis_history.store.operations.turn import ChangeTurns
 
-#: Workers that poll notice a turn that is due later than in so many seconds.
+#: Workers that poll notice a turn that is due later than in this many seconds.
 _NOTICED: Final = 120.0
 #: Seconds for which workers leave a conversation alone if others wait for its run.
 _BUSY: Final = 1.0
@@ -323,7 +323,7 @@ class Turns:
 
 
 def _owner(space: Space, conversation_id: str) -> str:
-    """What names the queue of a conversation."""
+    """The name of the queue of a conversation."""
     conversation = space.find(conversation_id)
     user_id = conversation.record.get("user_id") if conversation is not None else None
     return "" if user_id is None else f"{type(user_id).__name__}:{user_id}"

@@ -57,7 +57,7 @@ class _Adding(Write[T], frozen=True):
 
     entries: tuple[Entry, ...]
     vectors: tuple[bytes, ...] = ()
-    #: Of a single message that asks for an answer.
+    #: The question, if it is a single message that asks for an answer.
     asking: Asking | None = None
 
     def _send(self, settings: Settings, how: bytes) -> Steps[Any]:

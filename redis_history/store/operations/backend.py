@@ -114,7 +114,7 @@ class AsyncBackend(Protocol):
 
     async def watch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:
         """Call `wake` soon after a turn of the agent has become due, with its conversation, and with None whenever that
-        may have been missed. Of several that watch, one is enough; `number` (0 to 31) tells them apart."""
+        may have been missed. If several watch, it is enough to wake one; `number` (0 to 31) tells them apart."""
         ...
 
     async def unwatch_turns(self, agent_name: str | None, number: int, wake: WakeAll) -> None:

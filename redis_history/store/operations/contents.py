@@ -1,4 +1,4 @@
-"""Read the large contents of messages, which stand beside them: see `values.beside` and lua/_contents.lua."""
+"""Read the large contents of messages, which are stored separately: see `values.beside` and lua/_contents.lua."""
 
 from __future__ import annotations
 

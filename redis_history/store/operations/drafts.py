@@ -156,7 +156,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         return bool((yield from with_extra_keys(replace(call, keys=(*call.keys, *more)))))
 
     def _counted(self, entry: Entry) -> bytes:
-        """What the ledger of usage has for a message: see lua/_usage.lua."""
+        """The entry of a message in the ledger of usage: see lua/_usage.lua."""
         day = day_of(entry.timestamp or 0)
         return day.to_bytes(3, "big", signed=True) + entry.usage if self.counts else b""
 

@@ -205,13 +205,13 @@ class Keyspace:
         return [b"%b%02x}:%b" % (self._prefix, bucket, kind) for bucket in range(BUCKETS)]
 
     def turn_keys(self, agent_name: str | None, bucket: int) -> tuple[bytes, ...]:
-        """What each call that changes the turn of an agent may touch. Scripts also make these keys."""
+        """The keys that a call which changes the turn of an agent may touch. Scripts also make these keys."""
         index = self.turn_index(agent_name, bucket)
         base = index[: -len("q:") - 40]
         return base + b"q", base + b"h", index
 
     def turn_index(self, agent_name: str | None, bucket: int) -> bytes:
-        """What the workers of an agent look at. Scripts also make this key."""
+        """The key that the workers of an agent read. Scripts also make this key."""
         digest = hashlib.sha1((agent_name or "").encode(), usedforsecurity=False).hexdigest().encode()
         return b"%b%02x}:q:%b" % (self._prefix, bucket, digest)
 

@@ -329,7 +329,7 @@ def take_snapshot(conversation_id: str, limit: int = 1000, contents: bool | Lite
 
 
 class _Found(NamedTuple):
-    """What changes.lua returns. `former`, `run`, `queue`, `turns` and `owner` are fields of the state, or empty;
+    """The reply of changes.lua. `former`, `run`, `queue`, `turns` and `owner` are fields of the state, or empty;
     `first` is the revision of the first entry."""
 
     epoch: bytes

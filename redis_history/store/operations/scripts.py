@@ -69,7 +69,7 @@ pack_change: Final = CHANGE.packer("_change.lua")
 
 class Script(NamedTuple):
     """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it reads, and may ask for further keys.
-    `args` takes the values of its own arguments by name, after the action if it has actions, and returns them in order.
+    `args` takes the values of its arguments by name, after the action if it has actions, and returns them in order.
     It raises TypeError for a missing or an unknown name."""
 
     name: str
@@ -156,7 +156,7 @@ _NAME: Final = re.compile(rb"(?<!ARG\.)(?<!KEY\.)(?<!START\.)\b\w+")
 
 
 def _named(prefix: str, table: str, forms: Iterable[tuple[tuple[str, ...], Arguments]]) -> dict[bytes, bytes]:
-    """What takes the place of each name in Lua."""
+    """The Lua expression that replaces each name."""
     named: dict[str, str] = {}
     for first, own in forms:
         names = [*first, *own.names]
