@@ -209,9 +209,9 @@ async def _form(request: Request) -> dict[str, str]:
                 body += chunk
                 if len(body) > _FORM:
                     return {}
-    except (TimeoutError, ClientDisconnect):
+        return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=10))
+    except (TimeoutError, ClientDisconnect, ValueError):  # ValueError: more fields
         return {}
-    return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=10))
 
 
 def _digest(text: str) -> bytes:

@@ -331,6 +331,7 @@ async def test_a_form_signs_in_with_the_token(web: Any) -> None:
         (405, {"data": {"other": TOKEN}}),
         (405, {"json": {"token": TOKEN}}),
         (405, {"data": {"token": TOKEN, "more": "x" * 3000}}),
+        (405, {"data": {"token": TOKEN, **{f"field {number}": "x" for number in range(20)}}}),
         (403, {"data": {"token": TOKEN}, "headers": {"Origin": "http://elsewhere.example"}}),
         (403, {"data": {"token": TOKEN}, "headers": {"Origin": "null"}}),
     ):
