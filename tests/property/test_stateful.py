@@ -428,7 +428,7 @@ def test_redis_does_what_memory_does(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100 if full else 5,
+            max_examples=40 if full else 5,
             stateful_step_count=50,
             deadline=None,
             # Shrinking a failure takes minutes: done when asked for the long run.
