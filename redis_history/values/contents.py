@@ -41,18 +41,23 @@ _BASE64: Final = re.compile(
 #: Minimum number of distinct letters at the start of base64: random bytes have all 64 there, and text without spaces,
 #: such as "xxx…", has few.
 _LETTERS: Final = 32
-#: The beginnings of PNG, JPEG (also URL-safe), GIF, WebP and PDF.
-_BEGINNINGS: Final[tuple[tuple[str, Media], ...]] = (
-    ("iVBORw0KGgo", "image"), ("/9j/", "image"), ("_9j_", "image"), ("R0lGOD", "image"), ("UklGR", "image"),
-    ("JVBERi0", "file"),
-)  # fmt: skip
+#: The beginnings of base64 of PNG, JPEG (also URL-safe), GIF, WebP and PDF, with their types.
+BEGINNINGS: Final[Mapping[str, str]] = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "_9j_": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "JVBERi0": "application/pdf",
+}
 
 # Tuples, because a union would be made anew by each check; dict first, because it is quick to tell.
 _NUMBERS, _LISTS, _MAPPINGS = (int, float), (list, tuple), (dict, Mapping)
 _BINARY = (bytes, bytearray, memoryview)
 
 _KINDS: Final = ("type", "block_type", "kind")
-_MIMES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
+#: Keys of the type of a file.
+MIME_KEYS: Final = ("mime_type", "mimeType", "media_type", "mediaType")
 #: The types of blocks with an image or a file, and the keys that hold or name its content.
 _BLOCKS: Final[Mapping[str, tuple[Media, tuple[str, ...]]]] = {
     "image": ("image", ("source", "data", "base64", "url", "image", "image_url", "file_id", "fileId")),
@@ -87,7 +92,7 @@ _ENCRYPTED: Final = frozenset(("redacted_thinking", "reasoning.encrypted"))
 #: Gemini's names of blocks, which lack a type.
 _INLINE: Final = frozenset(("inlineData", "inline_data", "fileData", "file_data"))
 #: Keys of content next to the type of a file.
-_BYTES: Final = ("data", "blob", "bytes", "base64")
+CONTENT_KEYS: Final = ("data", "blob", "bytes", "base64")
 _SIGNATURES: Final = frozenset(
     (
         "signature", "thoughtSignature", "thought_signature", "encrypted_content", "encryptedContent",
@@ -95,11 +100,11 @@ _SIGNATURES: Final = frozenset(
     )
 )  # fmt: skip
 #: A mapping without these keys belongs to none of the kinds above.
-_SPECIAL: Final = frozenset((*_KINDS, *_MIMES, *_INLINE, *_SIGNATURES))
+_SPECIAL: Final = frozenset((*_KINDS, *MIME_KEYS, *_INLINE, *_SIGNATURES))
 _MAY_BE_SPECIAL: Final = re.compile("|".join((*(f'"{key}"' for key in _SPECIAL), '"data:')).encode()).search
 #: Keys whose texts are for programs: they are left out of `texts_in`.
 _TECHNICAL: Final = frozenset(
-    (*_KINDS, *_MIMES, "id", "status", "role", "object", "index", "phase", "format", "caller")
+    (*_KINDS, *MIME_KEYS, "id", "status", "role", "object", "index", "phase", "format", "caller")
 )
 
 
@@ -145,7 +150,7 @@ def kind_of_base64(word: str) -> Media | None:
         return None
     if not all(any(first <= letter <= last for letter in letters) for first, last in ("AZ", "az", "09")):
         return None
-    return next((kind for beginning, kind in _BEGINNINGS if word.startswith(beginning)), "data")
+    return next((_of_mime(mime) for beginning, mime in BEGINNINGS.items() if word.startswith(beginning)), "data")
 
 
 class _Reader:
@@ -213,7 +218,7 @@ def _kind_of(value: Mapping[Any, Any]) -> str | None:
 
 
 def _mime_of(value: Mapping[Any, Any]) -> str | None:
-    for name in _MIMES:
+    for name in MIME_KEYS:
         if isinstance(found := value.get(name), str) and "/" in found:
             return found
     return None
@@ -231,7 +236,7 @@ def _content_of(value: Mapping[Any, Any]) -> tuple[Media | None, tuple[str, ...]
     if block is None:
         if mime is None or mime.startswith("text/"):
             return None, ()
-        found = tuple(key for key in _BYTES if _is_encoded(value.get(key)))
+        found = tuple(key for key in CONTENT_KEYS if _is_encoded(value.get(key)))
         return (_of_mime(mime), found) if found else (None, ())
     kind, keys = block
     if kind == "file" and mime is not None:

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from redis_history.values import AttachmentPart, Message, Part, ToolResultPart
 from redis_history.values._caps import MAX_DEPTH
+from redis_history.values.contents import BEGINNINGS, CONTENT_KEYS, MIME_KEYS
 from redis_history.values.parts import UnknownPart
 
 #: Types that browsers show and that cannot contain a script or an address. SVG can.
@@ -18,15 +19,6 @@ _TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp",
 #: Images of one message that are shown.
 _MOST: Final = 100
 _URL: Final = re.compile(r"data:(image/[\w.+-]{1,40})(?:;[\w.=+-]{1,80}){0,4},", re.ASCII)
-_MIMES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
-_BYTES: Final = ("data", "blob", "bytes", "base64")
-#: How base64 begins, of providers that do not say what it is.
-_BEGINNINGS: Final = {
-    "iVBORw0KGgo": "image/png",
-    "/9j/": "image/jpeg",
-    "R0lGOD": "image/gif",
-    "UklGR": "image/webp",
-}
 
 
 class Image(NamedTuple):
@@ -87,13 +79,13 @@ def _in(value: Any, depth: int) -> Iterator[Image]:
     elif depth > MAX_DEPTH:
         return
     elif isinstance(value, Mapping):
-        mime = next((value[name] for name in _MIMES if isinstance(value.get(name), str)), None)
-        data = next((value[name] for name in _BYTES if isinstance(value.get(name), str | bytes)), None)
+        mime = next((value[name] for name in MIME_KEYS if isinstance(value.get(name), str)), None)
+        data = next((value[name] for name in CONTENT_KEYS if isinstance(value.get(name), str | bytes)), None)
         made = value.get("result") if value.get("type") == "image_generation_call" else None
         if mime is not None and data and not str(data[:5]).startswith("data:"):
             yield from _of(mime, data)
         elif isinstance(made, str):
-            yield from _of(next((kind for start, kind in _BEGINNINGS.items() if made.startswith(start)), ""), made)
+            yield from _of(next((kind for start, kind in BEGINNINGS.items() if made.startswith(start)), ""), made)
         else:
             for item in value.values():
                 yield from _in(item, depth + 1)
