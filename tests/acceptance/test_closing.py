@@ -126,8 +126,8 @@ async def test_at_any_step_of_calls(url: str, namespace: str, connections: Calla
 
 
 @pytest.mark.full
-def test_during_calls_of_threads(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
-    for _ in range(30 if full else 8):
+def test_during_calls_of_threads(url: str, namespace: str, connections: Callable[[], int]) -> None:
+    for _ in range(30):
         store = HistoryStore(url, namespace=namespace)
         errors: list[Exception] = []
 

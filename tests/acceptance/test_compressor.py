@@ -159,15 +159,13 @@ def torn(original: list[Message], live: list[Message]) -> int:
 
 @pytest.mark.proves("compressors")
 @pytest.mark.full
-def test_four_workers_killed_at_random_over_real_conversations(
-    own_server: Start, start: StartWorker, full: bool
-) -> None:
+def test_four_workers_killed_at_random_over_real_conversations(own_server: Start, start: StartWorker) -> None:
     transcripts = sorted(
         (transcript for path in AGENTS for transcript in read(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
     wanted: dict[str, Transcript] = {}
-    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 8)):
+    for number, transcript in enumerate(islice(_again(transcripts), 60)):
         # The samples are short, so each is repeated.
         messages = [replace(one, id=f"{n} {one.id}", timestamp=None) for n in range(8) for one in transcript.messages]
         wanted[f"{number} {transcript.conversation_id}"] = replace(transcript, messages=tuple(messages))
@@ -194,7 +192,7 @@ def test_four_workers_killed_at_random_over_real_conversations(
         begun = sum(policy.plan(store.get(name)) is not None for name in too_long())
         assert begun > len(wanted) // 4
         workers = [start(server.url, f"{SUMMARIZERS}:slow", *options) for _ in range(4)]
-        kills, goals = 0, 12 if full else 3
+        kills, goals = 0, 12
         deadline = time.monotonic() + 240
         while unfinished():
             assert time.monotonic() < deadline, too_long()

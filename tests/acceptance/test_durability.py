@@ -211,13 +211,13 @@ async def until_flushed(history: Any) -> None:
 
 @pytest.mark.full
 @FACES
-async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str, full: bool) -> None:
+async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str) -> None:
     proxy = LossyProxy(pair.primary.port, faults={"reply_delayed": 0.3}, delay=0.3)
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.1"
     patient = RetryPolicy(deadline=60.0, longest_wait=0.02)
     try:
         async with open_store(face, url, durability="replicas", durability_timeout=0.05, retry=patient) as store:
-            for number in range(1, 21 if full else 9):
+            for number in range(1, 21):
                 with contextlib.suppress(DurabilityError):
                     assert (await store.append("c", user(str(number), id=str(number)))).revision == number
     finally:

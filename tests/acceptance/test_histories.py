@@ -86,9 +86,9 @@ def test_processes_that_load_add_and_save_keep_everything(
 
 @pytest.mark.proves("histories")
 @pytest.mark.full
-def test_killed_while_saving(own_server: Start, workers: Workers, full: bool) -> None:
+def test_killed_while_saving(own_server: Start, workers: Workers) -> None:
     url = own_server("plain").url
-    kills, count = (20, 600) if full else (3, 90)
+    kills, count = 20, 600
     chance = random.Random(5)
     acknowledged = {"a": 0, "b": 0}
     running = {name: workers("killed", url, name, count) for name in acknowledged}

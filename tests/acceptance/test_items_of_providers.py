@@ -21,19 +21,14 @@ from redis_history.values.sizes import count_characters, message_tokens
 from tests.property.test_pairs_of_providers import torn
 from tests.support.calls import alone, opened_and_answered, refused
 from tests.support.items import CASES, DATA, SAFE, SECRET, SIGNATURE, Case, sdk_objects
+from tests.support.marks import some
 from tests.support.sdk import torn as not_in_order
 from tests.support.sdk import validate
 from tests.support.servers import RealServer
 from tests.unit.format_cases import FORMAT
 
 #: By default only every third item is tested. The others differ from these in their names and fields.
-every_item = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name, marks=[pytest.mark.full] if number % 3 else [])
-        for number, (name, case) in enumerate(CASES.items())
-    ],
-)
+every_item = pytest.mark.parametrize("case", some(CASES, each=3))
 pytestmark = [pytest.mark.proves("pairs", "bounds", "round-trip"), every_item]
 
 Open = Callable[..., HistoryStore]
@@ -145,12 +140,12 @@ def test_sizes(case: Case, memory: Open) -> None:
 
 
 @pytest.mark.full
-def test_prompts(case: Case, full: bool) -> None:
-    budgets = (None, 1, 8, 20, 40, 80, 200, 1_000, 2_500) if full else (None, 8, 30, 1_100)
+def test_prompts(case: Case) -> None:
+    budgets = (None, 1, 8, 20, 40, 80, 200, 1_000, 2_500)
     with HistoryStore("memory://") as store:
         store.append_many("c", read(case))
         for budget in budgets:
-            for most in range(1, 9) if full else (2, 3, 500):
+            for most in range(1, 9):
                 options = {"token_budget": budget, "max_turns_to_load": most}
                 check_requests(case, assemble_prompt(store, "c", "bot", "Bot", options).messages)
         whole = requested(case.form, assemble_prompt(store, "c", "bot", "Bot").messages)
@@ -213,7 +208,7 @@ def test_forks(case: Case) -> None:
 
 
 @pytest.mark.full
-def test_selectors_and_limits(case: Case, full: bool) -> None:
+def test_selectors_and_limits(case: Case) -> None:
     said = read(case)
     history = History(said)
     found = []
@@ -222,7 +217,7 @@ def test_selectors_and_limits(case: Case, full: bool) -> None:
         limited.restore(said)
         found += [history.recent(count), limited.entries, history.range(count, count // 2)]
         assert DATA not in history.recent_text(count)
-    for tokens in (1, 3, 10, 20, 30, 60, 100, 1_000, 2_000, 5_000) if full else (10, 30, 1_010):
+    for tokens in (1, 3, 10, 20, 30, 60, 100, 1_000, 2_000, 5_000):
         limited = History(max_tokens=tokens)
         limited.restore(said)
         found += [history.by_tokens(tokens), limited.entries]

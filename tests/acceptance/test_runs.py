@@ -18,7 +18,7 @@ from tests.support.servers import RealServer, Start, wait_until
 
 
 @pytest.mark.proves("runs")
-@pytest.mark.parametrize("seconds", [10.0, pytest.param(20.0, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seconds", [10.0, 20.0])
 @pytest.mark.full
 def test_an_outage_ends_no_living_run(own_server: Start, seconds: float) -> None:
     """A run cannot be renewed while the server does not answer, so waiting agents do not consider its holder dead."""

@@ -136,9 +136,7 @@ def connections(server: RealServer) -> int:
 @pytest.mark.parametrize("kind", CLIENTS)
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.full
-def test_callers_that_leave_at_random_moments(
-    own_server: Start, kind: str, leaving: str, eager: bool, full: bool
-) -> None:
+def test_callers_that_leave_at_random_moments(own_server: Start, kind: str, leaving: str, eager: bool) -> None:
     """Half of the callers leave. The others are not disturbed, and none of their calls is repeated."""
     if eager and sys.version_info < (3, 12):
         pytest.skip("new in Python 3.12")
@@ -154,9 +152,9 @@ def test_callers_that_leave_at_random_moments(
         options: dict[str, Any] = {"client": client} if client else {"url": server.url}
         store = AsyncHistoryStore(**options, search="off", retry=policy)
         callers = [Caller(store, f"c{number}", LEAVING[leaving]) for number in range(CALLERS)]
-        async with asyncio.timeout(600 if full else 60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(600), asyncio.TaskGroup() as group:
             for number, caller in enumerate(callers):
-                group.create_task(caller.work(420 if full else 12, leaves=number % 2 == 0))
+                group.create_task(caller.work(420, leaves=number % 2 == 0))
         for caller in callers:
             await caller.check()
         if kind in ("url", "two connections"):
@@ -168,7 +166,7 @@ def test_callers_that_leave_at_random_moments(
         return sum(caller.left for caller in callers)
 
     left = asyncio.run(storm())
-    assert left > (1000 if full else 20)
+    assert left > 1000
     assert not retries
     wait_until(lambda: connections(server) == 0, "the end of all connections")
 
@@ -176,14 +174,14 @@ def test_callers_that_leave_at_random_moments(
 @pytest.mark.proves("threads")
 @pytest.mark.parametrize("only", ["exchanges", "all"])
 @pytest.mark.full
-def test_somebody_cancels_all_tasks_of_the_loop(own_server: Start, only: str, full: bool) -> None:
+def test_somebody_cancels_all_tasks_of_the_loop(own_server: Start, only: str) -> None:
     """The lanes survive the cancellation at any moment, and callers that are not cancelled repeat their calls."""
     server = own_server("plain")
 
     async def work() -> None:
         async with AsyncHistoryStore(server.url, search="off") as store:
             await store.append("c", user("x"))
-            for moment in range(400 if full else 60):
+            for moment in range(400):
                 callers = {asyncio.ensure_future(store.append(f"c{number}", user("y"))) for number in range(16)}
                 for _ in range(moment % 40):
                     await asyncio.sleep(0)
@@ -286,14 +284,14 @@ async def test_an_error_of_many_calls_has_a_traceback_for_each(own_server: Start
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.full
 def test_interrupts_of_the_main_thread_while_others_share_its_lanes(
-    own_server: Start, threads: int, full: bool, monkeypatch: pytest.MonkeyPatch
+    own_server: Start, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real signal, as from Ctrl-C, arrives between any two steps of the interpreter."""
     # An interrupt may come in a finalizer, and a socket be dropped in the middle of connect(). The hook of pytest would
     # keep both.
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
     server = own_server("plain")
-    interrupts, armed, ends = 10_000 if full else 400, False, threading.Event()
+    interrupts, armed, ends = 10_000, False, threading.Event()
 
     def handler(number: int, frame: Any) -> None:
         nonlocal armed

@@ -19,6 +19,7 @@ from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.store.operations.keys import Keyspace
 from tests.conformance.test_compaction import summary
 from tests.conftest import Servers
+from tests.support.marks import some
 from tests.support.turns import Run, every_order
 
 #: Of the orders of three, all are checked with the long proofs, which take many minutes.
@@ -215,10 +216,7 @@ async def _explore(fork: str, others: tuple[str, ...], kill: str = "", *, archiv
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(
-    ("fork", "others"),
-    [pytest.param(*one, marks=[pytest.mark.full] if at % 3 else []) for at, one in enumerate(_pairs())],
-)
+@pytest.mark.parametrize(("fork", "others"), some(_pairs(), each=3))
 async def test_every_order_in_memory(fork: str, others: tuple[str, ...]) -> None:
     orders = await _explore(fork, others)
     assert len({*map(tuple, orders)}) == len(orders) > 10
@@ -233,9 +231,7 @@ async def test_every_order_of_three_in_memory(others: tuple[str, ...]) -> None:
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(
-    "removal", [pytest.param(one, marks=pytest.mark.full if one == "erase" else ()) for one in REMOVALS]
-)
+@pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.full
 async def test_a_fork_is_killed_at_every_step(removal: str) -> None:
     """The remains of the fork are gone when the removal returns."""
@@ -244,18 +240,16 @@ async def test_a_fork_is_killed_at_every_step(removal: str) -> None:
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(
-    "kind", ["plain", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "cluster"))]
-)
+@pytest.mark.parametrize("kind", ["plain", "valkey", "cluster"])
 @pytest.mark.parametrize(("fork", "others"), _pairs())
 @pytest.mark.full
 async def test_orders_on_servers(
-    server_of: Servers, namespace: str, kind: str, fork: str, others: tuple[str, ...], full: bool
+    server_of: Servers, namespace: str, kind: str, fork: str, others: tuple[str, ...]
 ) -> None:
     """The other actor takes its steps between any two calls of the fork: all together, and on one kind of server, with
     up to two steps of the fork between them."""
     server = server_of(kind)
-    for gap in (0, 1, 2) if full and kind == "plain" else (0,):
+    for gap in (0, 1, 2) if kind == "plain" else (0,):
         start, length = 0, 1
         while start <= length:
             world = OnServer(server, namespace, server_of.clear)
@@ -267,9 +261,7 @@ async def test_orders_on_servers(
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(
-    "kind", ["plain", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "cluster"))]
-)
+@pytest.mark.parametrize("kind", ["plain", "valkey", "cluster"])
 @pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.full
 async def test_a_fork_is_killed_on_servers(server_of: Servers, namespace: str, kind: str, removal: str) -> None:

@@ -141,7 +141,7 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
 
 
 @pytest.mark.proves("page", "streams")
-@pytest.mark.parametrize("what", ["web", pytest.param("redis", marks=pytest.mark.full)])
+@pytest.mark.parametrize("what", ["web", "redis"])
 @pytest.mark.full
 async def test_a_restart_leaves_no_gap_and_no_duplicate(
     what: str, windows: Windows, own_server: Callable[..., RealServer]

@@ -17,7 +17,7 @@ CODE = "```py\n# x\ndef f(): return 'a', 1\n```\n```diff\n-a\n+b\n```\n"
 TABLE = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
 
 
-@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.full
 async def test_axe_finds_nothing_serious(width: int, windows: Windows, server: RealServer, namespace: str) -> None:
     with (

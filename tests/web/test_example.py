@@ -141,7 +141,7 @@ async def test_a_server_that_stops_during_an_answer_logs_no_error(
 
 
 @pytest.mark.proves("shutdown")
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.full
 async def test_open_streams_do_not_keep_a_server(tmp_path: Path, how: signal.Signals) -> None:
     """With and without the lifespan of the view."""

@@ -54,10 +54,10 @@ async def read_all(streams: list[Stream], count: int) -> None:
 
 @pytest.mark.proves("fan-out")
 @pytest.mark.full
-async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, full: bool) -> None:
+async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str) -> None:
     server = own_server()
     clients, rate = 200, 50
-    count = rate * (10 if full else 2)
+    count = rate * 10
     with serve(server.url, namespace, "--max-streams-per-address", str(clients)) as view:
         streams = await connected(view.port, clients)
         with appending(server.url, namespace, count, rate):
@@ -71,9 +71,9 @@ async def test_two_hundred_clients_have_every_message_once(own_server: Any, name
 
 @pytest.mark.proves("fan-out")
 @pytest.mark.full
-async def test_a_client_that_does_not_read(server: RealServer, namespace: str, full: bool) -> None:
+async def test_a_client_that_does_not_read(server: RealServer, namespace: str) -> None:
     """It delays no other client, costs no memory, and continues where it was when it reads again."""
-    count, size = (600 if full else 150), 20_000
+    count, size = 600, 20_000
     with serve(server.url, namespace) as view:
         slow, fast = await connected(view.port, 5), await connected(view.port, 3)
         for stream in slow:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history import AsyncHistoryStore
 from redis_history.web import ChatEndpoints, LiveView, allow_all
+from tests.support.marks import some
 from tests.support.web import listening
 from tests.web.chatting import asked, speaker
 
@@ -88,9 +89,7 @@ DEPLOYMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter")  # it is still in use
-@pytest.mark.parametrize(
-    "deployment", [pytest.param(one, marks=[pytest.mark.full] if at % 2 else []) for at, one in enumerate(DEPLOYMENTS)]
-)
+@pytest.mark.parametrize("deployment", some([*DEPLOYMENTS], each=2))
 @pytest.mark.parametrize("protocol", ["ai-sdk", pytest.param("ag-ui", marks=pytest.mark.full)])
 async def test_chat_and_view_behind_a_proxy(store: AsyncHistoryStore, deployment: str, protocol: Any) -> None:
     make, options, before = DEPLOYMENTS[deployment]
