@@ -11,7 +11,7 @@ from tests.support.faults import KilledError
 from tests.support.servers import RealServer, Start
 
 COUNT = 5000
-#: Milliseconds for which one call may keep the server busy.
+#: Milliseconds for which one call may keep the server busy, if removing as many small keys with one command takes a third.
 MOST = 20.0
 
 
@@ -56,6 +56,20 @@ class Busy:
                 found[name].append(longest)
         return {name: min(all_of_them) for name, all_of_them in found.items()}
 
+    def bare(self) -> float:
+        """Return the time of a command that removes `COUNT` small keys: on a shared machine it doubles now and then."""
+        found = list[float]()
+        for _ in range(3):
+            names = [f"bare:{'x' * 40}:{number}" for number in range(COUNT)]
+            pipeline = self._client.pipeline(transaction=False)
+            for name in names:
+                pipeline.zadd(name, {f"{name} {'y' * 100}": 1})
+            pipeline.execute()
+            before = self._now()
+            self._client.unlink(*names)
+            found.append(self._now() - before)
+        return min(found)
+
 
 @pytest.mark.proves("long-lives")
 @pytest.mark.full
@@ -77,8 +91,9 @@ def test_no_call_of_a_long_life_holds_the_server(own_server: Start) -> None:
             "delete": lambda n: store.delete_conversation(f"g{n}"),
         }
         longest = {name: busy.of(act) for name, act in acts.items()}
-        print(longest)
-        slow = {name: its for name, its in longest.items() if max(its.values()) > MOST}
+        bare = busy.bare()
+        print(longest, bare)
+        slow = {name: its for name, its in longest.items() if max(its.values()) > max(MOST, 3 * bare)}
         assert not slow
         for name in ("append", "compact"):  # as in a short life
             assert max(longest[name].values()) < 2.0

@@ -106,7 +106,7 @@ do
   local needed
   if excess or replace or lives or ARG.ttl ~= '' then
     use_archives()
-    local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
+    local archives = replace and archive_index.keys(state) or archives_due(lives, archives_end)
     needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~'), excess or replace))
   elseif owners then
     needed = lists_of(owners)

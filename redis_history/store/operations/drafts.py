@@ -325,7 +325,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             blocks += first.to_bytes(6, "big") + len(records).to_bytes(2, "big")
             for at, choose, width in ((1, min, 7), (2, max, 7), (3, min, 4), (4, max, 4)):
                 blocks += choose(record[at] for record in records).to_bytes(width, "big", signed=width == 7)
-            packed = b"".join(map(msgspec.msgpack.encode, records))
+            packed = b"".join(record[8].encode() + record[0].to_bytes(6, "big") for record in records)
+            packed += b"".join(map(msgspec.msgpack.encode, records))
             fields.append((b"w%d" % first, packed))
             fields += ((b"^" + record[9].encode(), b"%d" % record[0]) for record in records if record[9])
             size += len(packed)

@@ -4,7 +4,8 @@
 -- in blocks of at most 50, because a script that reads all of a long life would take milliseconds for each:
 --   w             for each block 30 bytes, oldest first: revision of its first archive (6 bytes), number of archives (2); of all
 --                 messages in these the times of the first and the last (7 each), the lowest and the highest sequence (4 each)
---   w<revision>   the block that begins with this archive: one MessagePack array for each, see OF
+--   w<revision>   the block that begins with this archive: for each archive what its name has, token (16 bytes) and revision (6),
+--                 then for each a MessagePack array, see OF. A removal needs only the names, of which a long life has thousands
 --   s  id of the live summary   m  archived messages that have a search document: all but former summaries
 --   a  when (milliseconds) the first archive expires, '0': never   h  revision of the newest change other than appends
 --   j  compactions and expansions whose search documents must be marked (mark.lua), oldest first: 'revision first last;' each
@@ -27,10 +28,14 @@ local archive_of, undeclared_archives
 
 -- Creates these functions. Each takes 0.3 microseconds, so only scripts that need them do.
 local function use_archives()
-  local BLOCK, MOST = '>I6I2i7i7I4I4', 50
+  local BLOCK, MOST, NAMED, NAME = '>I6I2i7i7I4I4', 50, '>c16I6', 22 -- layouts, archives in a block, bytes
 
   function archive_of(state, record) -- `..` writes numbers below 10^14 as they are
     return string.sub(state, 1, -2) .. 'a:' .. record[OF.token] .. ':' .. record[OF.revision]
+  end
+
+  local function name_of(record)
+    return struct.pack(NAMED, record[OF.token], record[OF.revision])
   end
 
   -- The blocks of the index, oldest first.
@@ -50,18 +55,28 @@ local function use_archives()
   -- The archives of a block, oldest first, as arrays: see OF.
   function archive_index.records(state, block)
     if not block.records then
-      block.records = {cmsgpack.unpack(redis.call('HGET', state, 'w' .. block.revision) or '')}
+      local packed = redis.call('HGET', state, 'w' .. block.revision) or ''
+      block.records = {cmsgpack.unpack(string.sub(packed, NAME * block.count + 1))}
     end
     return block.records
   end
 
-  -- All archives, oldest first.
-  function archive_index.all(state)
-    local found = {}
-    for _, block in ipairs(archive_index.blocks(state)) do
-      for _, record in ipairs(archive_index.records(state, block)) do found[#found + 1] = record end
+  -- The names of the keys of all archives, oldest first, in a new table.
+  function archive_index.keys(state)
+    local before, names, made = string.sub(state, 1, -2) .. 'a:', {}, archive_index.made
+    if not made then
+      made = {}
+      for _, block in ipairs(archive_index.blocks(state)) do
+        local packed = redis.call('HGET', state, 'w' .. block.revision) or ''
+        for at = 1, math.min(NAME * block.count, #packed), NAME do
+          local token, revision = struct.unpack(NAMED, packed, at)
+          made[#made + 1] = before .. token .. ':' .. revision
+        end
+      end
+      archive_index.made = made -- a removal needs them twice
     end
-    return found
+    for i = 1, #made do names[i] = made[i] end
+    return names
   end
 
   -- The archives that may have a message of this position, the newest first, and the block of each. Usually there is one, or
@@ -109,10 +124,13 @@ local function use_archives()
 
   -- Writes the archives of a block.
   function archive_index.write_block(state, block)
-    local packed = {}
-    for i, record in ipairs(block.records) do packed[i] = cmsgpack.pack(record) end
-    local field = 'w' .. block.revision
-    if #packed == 0 then redis.call('HDEL', state, field) else redis.call('HSET', state, field, table.concat(packed)) end
+    local names, packed, field = {}, {}, 'w' .. block.revision
+    for i, record in ipairs(block.records) do names[i], packed[i] = name_of(record), cmsgpack.pack(record) end
+    if #packed == 0 then
+      redis.call('HDEL', state, field)
+    else
+      redis.call('HSET', state, field, table.concat(names) .. table.concat(packed))
+    end
   end
 
   -- Writes which blocks there are.
@@ -135,36 +153,23 @@ local function use_archives()
                low = record[OF.low], high = record[OF.high]}
       blocks[#blocks + 1] = block
     end
-    local field = 'w' .. block.revision
-    redis.call('HSET', state, field, (block.count > 0 and redis.call('HGET', state, field) or '') .. packed)
+    local field, names = 'w' .. block.revision, NAME * block.count -- and how many bytes the names take
+    local before = names > 0 and redis.call('HGET', state, field) or ''
+    redis.call('HSET', state, field, string.sub(before, 1, names) .. name_of(record) .. string.sub(before, names + 1) .. packed)
     block.records, block.count = nil, block.count + 1
     block.first, block.last = math.min(block.first, record[OF.first]), math.max(block.last, record[OF.last])
     block.low, block.high = math.min(block.low, record[OF.low]), math.max(block.high, record[OF.high])
     archive_index.write_blocks(state)
   end
 
-  function archive_index.keys(state, records)
-    local names, before, made = {}, string.sub(state, 1, -2) .. 'a:', archive_index.made or {}
-    local token, revision = OF.token, OF.revision
-    archive_index.made = made -- the name of each record: a long life has thousands, and a removal needs them twice
-    for i = 1, #records do
-      local record = records[i]
-      local name = made[record]
-      if not name then
-        name = before .. record[token] .. ':' .. record[revision]
-        made[record] = name
-      end
-      names[i] = name
-    end
-    return names
-  end
-
   -- The reply that asks for these archives.
   function undeclared_archives(state, records)
-    return undeclared_keys(archive_index.keys(state, records))
+    local names = {}
+    for i, record in ipairs(records) do names[i] = archive_of(state, record) end
+    return undeclared_keys(names)
   end
 
   function archive_index.forget(state)
-    in_slices('UNLINK', nil, archive_index.keys(state, archive_index.all(state)))
+    in_slices('UNLINK', nil, archive_index.keys(state))
   end
 end

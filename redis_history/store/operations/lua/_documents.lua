@@ -60,8 +60,8 @@ local function use_documents()
     if not generation or count == 0 then return nil end
     local prefix, blocks = documents_of(generation), archive_index.blocks(state)
     if count <= AT_ONCE and #blocks <= 1 then
-      local sets = {messages}
-      for _, archive in ipairs(archive_index.all(state)) do sets[#sets + 1] = archive_of(state, archive) end
+      local sets = archive_index.keys(state)
+      sets[#sets + 1] = messages
       for _, set in ipairs(sets) do
         local keys = keys_of(prefix, attempt('ZRANGE', set, 0, -1) or {})
         for first = 1, #keys, 1000 do attempt('UNLINK', unpack(keys, first, math.min(first + 999, #keys))) end -- at most 1,000
@@ -131,7 +131,7 @@ local function use_documents()
   -- Lets archives live half as long again as their conversation, so that not every change must renew them.
   function renew_archives(now, ttl)
     local ends = document_ends(now, ttl)
-    for _, archive in ipairs(archive_index.all(state)) do attempt('PEXPIREAT', archive_of(state, archive), ends) end
+    for _, archive in ipairs(archive_index.keys(state)) do attempt('PEXPIREAT', archive, ends) end
     redis.call('HSET', state, 'a', ends)
   end
 end

@@ -47,7 +47,7 @@ local function open_removal()
   local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'N', 'u', 'g', 'U', 'A', 'B', '~', 'q', 'p')
   local owners = {known[10], known[11], known[12]}
   use_archives()
-  local ask = undeclared_keys(lists_and(owners, contents_in(archive_index.all(state), known[13], true))) or moving(known[5])
+  local ask = undeclared_keys(lists_and(owners, contents_in(archive_index.keys(state), known[13], true))) or moving(known[5])
   if ask then return known, nil, ask end
   return known, open_change(known[1], tonumber(known[2] or 0), known[8], known[9])
 end

@@ -37,14 +37,14 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
--- The archives that get a new time to live in this call, if they must be declared: see `live`, which may look a moment later.
--- `before`, `archived`: fields l and a.
+-- The keys of the archives that get a new time to live in this call, if they must be declared: see `live`, which may look a
+-- moment later. `before`, `archived`: fields l and a.
 local function archives_due(before, archived)
   use_archives()
   local ttl = ARG.ttl ~= '' and ARG.ttl or before
   if not ttl or not archived then return {} end
   if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
-  return archive_index.all(state)
+  return archive_index.keys(state)
 end
 
 -- Adds those archives to `names` that may have the message at this place.
@@ -53,13 +53,11 @@ local function note_archives(names, place)
   for _, archive in ipairs((archive_index.at(state, timestamp, sequence))) do names[#names + 1] = archive_of(state, archive) end
 end
 
--- The keys of these archives, of the contents of the replies `streaming` (field '~'), of a staging copy (copy.lua), and of the
--- ledger of usage (_usage.lua), of the lists of open requests for approval, which it reads, and of the large contents that get
--- a new time to live in this call; or all of these, if `all`.
-local function contents_in(archives, streaming, all)
-  use_archives()
+-- Adds to `names`, the keys of archives, those of the contents of the replies `streaming` (field '~'), of a staging copy
+-- (copy.lua), of the ledger of usage (_usage.lua), of the lists of open requests for approval, which it reads, and of the
+-- large contents that get a new time to live in this call; or of all of these, if `all`. Returns `names`.
+local function contents_in(names, streaming, all)
   use_replies()
-  local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
   local more = redis.call('HMGET', state, 'X', '%', '&', 'l')
   if more[1] then names[#names + 1] = sub(state, 1, -2) .. 'x' end
