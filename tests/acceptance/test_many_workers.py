@@ -38,7 +38,7 @@ class _Many:
         client = self._server.watcher
 
         def listen() -> bool:
-            channels = client.pubsub_channels()
+            channels = client.pubsub_channels("*:w:*")
             return sum(count for _, count in client.pubsub_numsub(*channels)) == WORKERS
 
         wait_until(listen, "all workers to listen", 120)
@@ -110,8 +110,8 @@ def test_a_hundred_workers_do_not_storm_the_server(own_server: Start, record_pro
     figures = {"commands/s of an idle worker": idle, "claims of a question": claims, "looks/s of a worker": looks}
     record_property("figures", figures)
     print(f"\n{figures}")
-    assert idle < 1.5  # 0.2 looks a second, pings, and what the beginning takes
-    assert claims < 8  # about 3 workers listen to each of 32 channels
+    assert idle < 1.0  # 0.2 looks a second, and pings
+    assert claims < 5  # about 3 workers listen to each of 32 channels
     assert looks < 1.0
     assert len(workers.answers) == questions
 
@@ -137,13 +137,13 @@ def test_a_hundred_workers_are_fair(own_server: Start, record_property: Any) -> 
         begun = [name for _, _, name in workers.answers]
         assert sorted(begun) == sorted(greedy + modest)
         last = max(begun.index(name) for name in modest)
-    # A thread that has taken a turn may begin late, because 24 others of its process run.
+    # Each of the others can be a turn ahead, and a worker that has lost races chooses among the oldest.
     p90 = sorted(late)[len(late) * 9 // 10]
     figures = {"p90 of places late": p90, "claims of a turn": claims, "the last of 10 turns beside 300": last}
     record_property("figures", figures)
     print(f"\n{figures}")
-    assert p90 < 75
-    assert claims < 8
+    assert p90 < WORKERS + 32
+    assert claims < 4
     assert last < 150
 
 

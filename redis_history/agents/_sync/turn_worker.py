@@ -52,11 +52,13 @@ _SPREAD: Final = 0.2
 #: Seconds until the next look if none of the turns that were found could be taken, and after errors of the server.
 _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which found turns are looked for again, because other workers may have taken them.
+#: Seconds after which found turns are looked for again, because other workers may have taken them. Each race that another
+#: worker won makes it a fraction, down to the second value: many workers take what they found in much less than a second.
 _FRESH: Final = 1.0
+_SHORTEST_FRESH: Final = 0.05
 #: Turns among which a worker chooses after another one was faster, for each such race, and at most.
-_CHOICE: Final = 4
-_LONGEST_CHOICE: Final = 64
+_CHOICE: Final = 8
+_LONGEST_CHOICE: Final = 32
 #: Seconds for which an owner's turns wait if as many as may run are running, the seconds for which a seat (`per_user`)
 #: lasts, and those after which it is renewed.
 _FULL: Final = 2.0
@@ -219,7 +221,8 @@ class Worker:
             if self._hints:
                 self._take(ops.Candidate(0.0, self._hints.popleft()))
                 continue
-            if self._candidates and time.monotonic() - self._found_at < _FRESH:
+            fresh = max(_FRESH / (1 + self._lost_races), _SHORTEST_FRESH)
+            if self._candidates and time.monotonic() - self._found_at < fresh:
                 self._take_one()
                 continue
             self._candidates = []
