@@ -423,6 +423,30 @@ async def test_a_full_server_takes_no_turn_and_ends_those_under_way(own_server: 
     assert attempts == [1, 1]
 
 
+@pytest.mark.backends("plain")
+async def test_an_answer_that_a_failover_has_lost_is_given_again(own_server: Start, face: str, stores: Any) -> None:
+    server = own_server("plain")
+    attempts = []
+
+    async def answer(run: Any) -> None:
+        attempts.append(run.turn.attempt)
+        with server.client() as client:
+            before = {key: client.dump(key) for key in client.scan_iter(match="*:c:*")}
+            async with run.stream() as reply:
+                await reply.write(f"answer {run.turn.attempt}")
+            if run.turn.attempt == 1:  # the new master has not got this reply
+                client.delete(*client.scan_iter(match="*:c:*"))
+                for key, value in before.items():
+                    client.restore(key, 0, value)
+
+    async with open_store(face, server.url) as store:
+        await store.ask("c", user("q"))
+        async with working(worker_of(store, answer)):
+            await until_answered(store)
+        assert await texts(store) == ["q", "answer 2"]
+    assert attempts == [1, 2]
+
+
 async def test_a_deleted_conversation_ends_the_answer(stores: Any) -> None:
     store, other = stores(), stores()
 

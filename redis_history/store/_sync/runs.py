@@ -93,6 +93,7 @@ class Run:
         self._turn: Turn | None = None
         self._suspended = False
         self._error_name: str | None = None
+        self._revision = 0  # the newest that a write of this run got
 
     @classmethod
     def of_turn(cls, store: Any, conversation_id: str, run_id: str, taken: ops.RunOutcome) -> Self:
@@ -311,7 +312,7 @@ class Run:
         if status == "completed" and self._suspended:
             return ops.TurnEnd("wait", agent_name=self.agent_name)
         if status in ("completed", "stopped"):
-            return ops.TurnEnd("done", self._messages.taken_up, self.agent_name)
+            return ops.TurnEnd("done", self._messages.taken_up, self.agent_name, self._revision)
         how = self._error_name or "Exception" if status == "failed" else "back"
         return ops.TurnEnd(how, agent_name=self.agent_name)
 
@@ -380,12 +381,19 @@ class Run:
 
     def _write(self, op: Any) -> Any:
         try:
-            return self._store._write(op)
+            outcome = self._store._write(op)
         except RunLostError:
-            if self._is_kept():
-                return self._store._write(replace(op, token=new_token()))
-            self._lose()
-            raise
+            if not self._is_kept():
+                self._lose()
+                raise
+            outcome = self._store._write(replace(op, token=new_token()))
+        self._note_revision(outcome)
+        return outcome
+
+    def _note_revision(self, outcome: Any) -> None:
+        for one in outcome if isinstance(outcome, list) else [outcome]:
+            if isinstance(one, ops.Appended):
+                self._revision = max(self._revision, one.revision)
 
     def _is_kept(self) -> bool:
         """After a refused write: whether this run goes on. A run that could not be renewed while the server was away

@@ -19,6 +19,7 @@
 --          status: with which it ends
 --          rest: milliseconds until another compressor may take it
 --          turn: what becomes of the turn that the run answers, see owed.settle in _turns.lua; may be left out
+--          revision: the newest that a write of the run got
 --          taken: the ids of the messages that it has taken up
 --   stop   stopped: the run id
 --          reason: or ''
@@ -258,7 +259,9 @@ if action == 'keep' or action == 'end' then
   local status, rest = ARG.status, ARG.rest
   if not active then return answer(run[STATUS] == status and 'ended' or 'lost') end
   if run[STATUS] == 'stopping' and status == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  free(status, now, turns and ARG.turn, turns and {unpack(ARGV, START.taken)}) -- at most 1,000
+  local how = turns and ARG.turn
+  if how == 'done' and tonumber(redis.call('HGET', state, 'r') or 0) < tonumber(ARG.revision) then how = 'back' end -- see TurnEnd
+  free(status, now, how, turns and {unpack(ARGV, START.taken)}) -- at most 1,000
   run[EXPIRES] = now + rest
   store()
   announce()

@@ -55,7 +55,7 @@ RUN: Final = load_script(
     actions={
         "take": "lasts how place_lasts patience dead *callers",
         "keep": "fence run_id in_time renewed_for",
-        "end": "fence run_id status rest turn? *taken",
+        "end": "fence run_id status rest turn? revision? *taken",
         "stop": "stopped reason expired_too",
         "bury": "fence",
         "leave": "*leaving",
@@ -247,7 +247,7 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
         }
         taken: list[bytes] = []
         if self.turn is not None:
-            args["turn"] = self.turn.how.encode()
+            args["turn"], args["revision"] = self.turn.how.encode(), b"%d" % self.turn.revision
             taken += map(str.encode, self.turn.taken)
         call = _call(self.conversation_id, settings, "end", self.fence.kind, **args, taken=taken)
         if self.turn is not None:
