@@ -2,10 +2,11 @@
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from redis_history import (
 )
 from redis_history.errors import InvalidInputError, MessageNotFoundError
 from redis_history.integrations.importers import (
+    Turn,
     async_export_messages,
     async_import_messages,
+    build,
     export_messages,
     import_messages,
     read_transcripts,
@@ -85,11 +88,90 @@ async def test_a_message_with_other_content_in_the_store_is_reported(store: Any,
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"id": "c", "messages": CHAT * 2}))
     (transcript,) = read_transcripts(path)
-    await store.append(transcript.conversation_id, user("mine", id=transcript.messages[1].id))
+    first, second, *_ = transcript.messages
+    await store.append_many(transcript.conversation_id, [first, user("mine", id=second.id), transcript.messages[2]])
     problems: list[Any] = []
     done = await import_into(store, path, on_error=problems.append)
-    assert (done.messages, done.new, done.problems) == (4, 3, 1)
-    assert transcript.messages[1].id in problems[0].reason
+    assert (done.messages, done.new, done.problems) == (4, 1, 1)
+    assert second.id in problems[0].reason
+
+
+def said(*texts: str, **fields: Any) -> dict[str, Any]:
+    roles = itertools.cycle(("user", "assistant"))
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)], **fields}
+
+
+async def texts_in(store: Any) -> list[list[str]]:
+    return sorted([[one.text for one in await store.get(id_)] async for id_ in ids_in(store)])
+
+
+async def ids_in(store: Any) -> AsyncIterator[str]:
+    for one in await store.list_conversations():
+        yield one.conversation_id
+
+
+@pytest.mark.parametrize("form", ["with an owner", "with ids", "lists", "rows"])
+async def test_files_of_the_same_name_are_different_conversations(store: Any, tmp_path: Path, form: str) -> None:
+    for name, texts in (("ann", ("Hi", "Hello Ann", "Ill?")), ("bob", ("Hi", "Hello Bob", "Thanks", "Bye"))):
+        chat: Any = said(*texts, user_id=name) if form == "with an owner" else said(name + texts[0], *texts[1:])
+        for number, message in enumerate(chat["messages"]):
+            message |= {"id": f"{name}{number}"} if form == "with ids" else {}
+        chat = chat if form.startswith("with") else chat["messages"]
+        path = tmp_path / name / "chat.jsonl"
+        path.parent.mkdir()
+        path.write_text("\n".join(map(json.dumps, chat)) if form == "rows" else json.dumps(chat))
+    for _ in range(2):
+        for name in ("ann", "bob"):
+            assert (await import_into(store, tmp_path / name / "chat.jsonl")).problems == 0
+    assert [texts[1:] for texts in await texts_in(store)] == [["Hello Ann", "Ill?"], ["Hello Bob", "Thanks", "Bye"]]
+
+
+async def test_a_conversation_without_an_id_grows(store: Any, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps([{"role": "system", "content": "It is Monday."}, *said("Hi", "Hello")["messages"]]))
+    await import_into(store, path)
+    grown = [{"role": "system", "content": "It is Tuesday."}, *said("Hi", "Hello", "Bye")["messages"]]
+    path.write_text(json.dumps(grown))
+    done = await import_into(store, path)
+    assert (done.new, done.problems) == (1, 1)
+    assert await texts_in(store) == [["It is Monday.", "Hi", "Hello", "Bye"]]
+
+
+@pytest.mark.parametrize("owners", [("ann", "bob"), (7, "7"), (None, None), (None, "bob")])
+async def test_a_conversation_does_not_get_messages_of_another_one_with_its_id(
+    store: Any, tmp_path: Path, owners: tuple[Any, Any]
+) -> None:
+    first, second = (tmp_path / name / "chats.jsonl" for name in ("one", "two"))
+    texts = (("Hi", "Hello Ann", "Ill?"), ("Hi", "Hello Bob", "Thanks", "Bye"))
+    for path, owner, chat in zip((first, second), owners, texts, strict=True):
+        path.parent.mkdir()
+        path.write_text(json.dumps(said(*chat, id=1, user_id=owner)))
+    problems: list[Any] = []
+    await import_into(store, first, on_error=problems.append)
+    assert problems == []
+    done = await import_into(store, second, on_error=problems.append)
+    assert (done.new, done.messages) == (0, 4)
+    assert "are left out" in problems[0].reason
+    assert await texts_in(store) == [["Hi", "Hello Ann", "Ill?"]]
+
+
+@pytest.mark.parametrize("kind", ["transcripts", "export"])
+async def test_other_sources_do_not_mix_owners_either(stores: Any, tmp_path: Path, kind: str) -> None:
+    store = stores()
+    name = "notes:monday"
+    await store.create_conversation(Conversation(name, user_id="bob"))
+    await store.append(name, user("Call Bob."))
+    source: Any = [build([Turn(user("Ill?"))], format="notes", key="monday", user_id="ann", on_bad_line=print)]
+    if kind == "export":
+        source = tmp_path / "out.jsonl"
+        await exported(store, source)
+        await store.delete_conversation(name)
+        await store.create_conversation(Conversation(name, user_id="ann"))
+        await store.append(name, user("Ill?"))
+    before = await store.get(name)
+    done = await import_into(store, source)
+    assert (done.new, done.problems) == (0, 1)
+    assert await store.get(name) == before
 
 
 @pytest.mark.proves("imports")

@@ -7,6 +7,8 @@ of a batch file, or a single message. Single messages form the conversations tha
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -58,10 +60,10 @@ def read_chats(source: Source, form: Form | None = None) -> Iterator[Transcript]
                 for item in items:
                     source.problem(item.line, f"the message has none of {', '.join(CONVERSATION[:4])}, as others have")
                 continue
-            name = source.name if key is None else f"{source.name}:{key}"
             try:
-                transcript = _transcript(source, items, form, None, name) if items else None
+                transcript = _transcript(source, items, form, None, key) if items else None
             except InvalidInputError as error:
+                name = source.name if key is None else f"{source.name}:{key}"
                 source.problem(items[0].line, f"the conversation {name[:80]!r} is left out: {error}")
             else:
                 yield from _unique(transcript, seen)
@@ -132,16 +134,17 @@ def _conversation(
     items = [Item(line, message, message if isinstance(message, dict) else {}) for message in found.messages]
     rest = {name: value for name, value in found.rest.items() if name not in ("title", *USER)}
     return _transcript(
-        source, items, form, found.system, f"{source.name}:{key or line}",
+        source, items, form, found.system, key, place=f":{line}",
         title=scalar(outer.get("title")), user_id=user_of(outer), metadata=rest,
     )  # fmt: skip
 
 
 def _transcript(
-    source: Source, items: list[Item], form: Form | None, system: Any, key: str, *, user_id: int | str | None = None,
-    **fields: Any,
+    source: Source, items: list[Item], form: Form | None, system: Any, key: str | None, *, place: str = "",
+    user_id: int | str | None = None, **fields: Any,
 ) -> Transcript | None:  # fmt: skip
-    """The conversation of these messages; None if none of them is left. Reports what is left out."""
+    """The conversation of these messages; None if none of them is left. Reports what is left out. Without a `key` of
+    its own, its `place` in the file identifies it, with its owner and beginning: other files may have the same name."""
     form = form or form_of(item.message for item in items)
     owners = _owners(items)
     if user_id is None and owners:
@@ -150,8 +153,17 @@ def _transcript(
             source.problem(owners[others[0]], f"the conversation names several users; {user_id!r} becomes its owner")
     first = _system(system, form)
     turns = [*first, *turns_of(items, form, source.problem)]
-    made = build(turns, format=form, key=key, on_bad_line=source.problem, user_id=user_id, **fields)
+    end = f"{place}~{_beginning(turns, user_id)}" if key is None else f":{key}"
+    made = build(turns, format=form, key=source.name + end, on_bad_line=source.problem, user_id=user_id, **fields)
     return made if len(made.messages) > len(first) else None
+
+
+def _beginning(turns: list[Turn], user_id: int | str | None) -> str:
+    """The digest of the owner and the first message of a conversation, which stays when the conversation grows.
+    Instructions do not count: many conversations have the same, and some name the day."""
+    said = (turn.message for turn in turns if turn.message.role != "system")
+    first = next(((one.role, one.text) for one in said), None)
+    return hashlib.blake2b(json.dumps((user_id, first)).encode(), digest_size=6).hexdigest()
 
 
 def _system(value: Any, form: Form) -> list[Turn]:

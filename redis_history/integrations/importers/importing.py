@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -22,6 +22,7 @@ from redis_history.values import Conversation, Message, large
 from redis_history.values._validation import check_integer
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.message import RECORD_FIELDS
+from redis_history.values.wire import digest_of
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -55,9 +56,11 @@ def import_messages(
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
     A repeated import adds nothing, because ids depend only on the source. A conversation that has grown gets its new
-    messages, and ADK state that only the old program has changed. A new conversation gets the title, owner and metadata
-    of the source. A conversation of an export appears unchanged in one step, with its revision, times and archives. If
-    it already exists, missing messages are added, except archived messages, which are reported as a problem.
+    messages, and ADK state that only the old program has changed. It is left out if the store has one of another owner
+    under its id; so are the new messages of a file behind one that differs in the store. A new conversation gets the
+    title, owner and metadata of the source. A conversation of an export appears unchanged in one step, with its
+    revision, times and archives. If it already exists, missing messages are added, except archived messages, which are
+    reported as a problem.
 
     Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are skipped and reported
     as problems, and so are messages with an unknown role, without content, or already stored with other content.
@@ -129,8 +132,12 @@ class _Import:
 
     def _add(self, transcript: Transcript) -> Steps[None]:
         """Append the messages that the store lacks."""
-        yield from self._create(transcript)
         messages, exported = transcript.messages, transcript.exported
+        if not (yield from self._create(transcript)):
+            self._leave_out(transcript, messages, "the conversation there has another owner")
+            return
+        if exported is None and isinstance(self.source, str | PathLike):
+            messages = yield from self._continuing(transcript)
         if exported is not None:
             archived = [one for one in messages if one.id in exported.archive_of]
             messages = tuple(one for one in messages if one.id not in exported.archive_of)
@@ -144,12 +151,44 @@ class _Import:
             yield from self._append(transcript.conversation_id, messages[at : at + self.batch])
             self._report_progress()
 
+    def _continuing(self, transcript: Transcript) -> Steps[tuple[Message, ...]]:
+        """The messages of a file without the new ones behind a message that differs in the store: other files may have
+        conversations of the same id."""
+        id_, messages = transcript.conversation_id, transcript.messages
+        found = yield from ops.read_messages(id_, include_archived=True, contents=False)
+        stored = {message.id: digest_of(message) for message in found}
+        equal = {one.id for one in messages if one.id in stored and _digest(one) == stored[one.id]}
+        if not stored or not messages:
+            return messages
+        if not equal:
+            self._leave_out(transcript, messages, "the conversation there has none of them")
+            return ()
+        kept: list[Message] = []
+        others: list[Message] = []
+        follows = True
+        for message in messages:
+            if message.id in stored:
+                follows = message.id in equal
+            (kept if follows or message.id in stored else others).append(message)
+        if others:
+            self._leave_out(transcript, others, "the message before them is not as in the conversation there")
+        return tuple(kept)
+
+    def _leave_out(self, transcript: Transcript, messages: Sequence[Message], reason: str) -> None:
+        self._count(messages=len(messages))
+        id_ = transcript.conversation_id
+        self._problem(
+            f"{len(messages):,} of {len(transcript.messages):,} messages of {id_[:80]!r} are left out: {reason}, so it "
+            "may be another one: rename the file, or use another namespace"
+        )
+
     def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
         if not isinstance(self.source, str | PathLike):
             return self.source
         return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
 
-    def _create(self, transcript: Transcript) -> Steps[None]:
+    def _create(self, transcript: Transcript) -> Steps[bool]:
+        """Create the conversation. False: the store has one of another owner."""
         id_ = transcript.conversation_id
         record = Conversation(
             id_,
@@ -168,8 +207,12 @@ class _Import:
                     self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
                     yield from ops.create_record(Conversation(id_))
         except errors.ConversationExistsError:
+            present = yield ops.ReadConversation(id_)
+            if present is not None and None not in (owners := {present.user_id, record.user_id}) and len(owners) > 1:
+                return False
             if transcript.format == "google-adk" and STATE in transcript.metadata:
                 yield from self._renew_state(transcript)
+        return True
 
     def _renew_state(self, transcript: Transcript) -> Steps[None]:
         """Bring the state that the old program has changed since an earlier import. A concurrent change is read."""
@@ -225,3 +268,8 @@ class _Import:
     def _report_progress(self) -> None:
         if self.on_progress is not None:
             self.on_progress(self.counts)
+
+
+def _digest(message: Message) -> bytes:
+    """The digest of the form in which a message was stored."""
+    return digest_of(large.fitted(message)[0][0])
