@@ -42,6 +42,7 @@ from redis_history.store.operations.tasks import Ask
 from redis_history.values import Conversation, Message, Part, ToolResultPart, large
 from redis_history.values._validation import check_store
 from redis_history.values.ids import check_conversation_id
+from redis_history.values.pairs import with_results_at_calls, without_lone_results
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
@@ -179,6 +180,14 @@ def _say_how_many(error: BaseException, done: int, total: int) -> None:
 def ended(messages: Iterable[Message]) -> list[Message]:
     """Without live replies that are being written: a model must not read the beginning of an answer."""
     return [message for message in messages if message.status != "streaming"]
+
+
+def for_agent(messages: Iterable[Message], *, cut: bool = False) -> list[Message]:
+    """What an agent reads: without live replies that are being written, and with each result after its call, because
+    models reject another order. Calls without a result stay: the agent may wait for an approval. `cut`: without results
+    whose call is not among the messages."""
+    found = ended(messages)
+    return with_results_at_calls(without_lone_results(found) if cut else found)
 
 
 def newest(key: str, limit: int | None) -> Steps[list[Message]]:

@@ -21,14 +21,13 @@ from redis_history.integrations._extras import (
     as_messages,
     asynchronous,
     checked_id,
-    ended,
+    for_agent,
     newest,
     search_runner,
 )
 from redis_history.integrations._live import LiveReplies
 from redis_history.values._validation import missing
 from redis_history.values.message import content_text
-from redis_history.values.pairs import without_lone_results
 
 try:
     from agent_framework import (
@@ -82,8 +81,8 @@ class AgentFrameworkHistory(HistoryProvider):
         none."""
         if session_id is None:
             return []
-        found = ended(await self._store.execute(newest(checked_id(session_id), self._limit)))
-        return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
+        found = await self._store.execute(newest(checked_id(session_id), self._limit))
+        return to_agent_framework(for_agent(found, cut=self._limit is not None), on_loss=self._on_loss)
 
     async def save_messages(
         self,
@@ -103,7 +102,7 @@ class AgentFrameworkHistory(HistoryProvider):
         new = self._turns.unfinished(session_id, given)
         if new is None:
             before = await self._store.execute(newest(checked_id(session_id), len(messages) + 1))
-            fresh = _new(to_agent_framework(before), messages)
+            fresh = _new(to_agent_framework(for_agent(before)), messages)
             answer, usage = _used.get() or (None, None)
             new = [
                 replace(one, usage=usage) if given is answer else one

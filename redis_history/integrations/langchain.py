@@ -32,7 +32,6 @@ from redis_history.store.operations.tasks import Ask
 from redis_history.types import ConversationSearchTool, Role
 from redis_history.values._validation import check_store, missing
 from redis_history.values.ids import MAX_ID_BYTES
-from redis_history.values.pairs import without_lone_results
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -130,7 +129,7 @@ class LangChainHistory(BaseChatMessageHistory):
         await self._any.clear(self.session_id)
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
-        kept = _extras.ended(messages) if self.limit is None else without_lone_results(_extras.ended(messages))
+        kept = _extras.for_agent(messages, cut=self.limit is not None)
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _storable(self, messages: Sequence[Any]) -> list[BaseMessage]:

@@ -92,7 +92,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first, without live replies that are being written."""
-        return _all(_extras.ended(self._store.get(key)), self._on_loss)
+        return _all(_extras.for_agent(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         self._store.execute(self._turns.append(key, list(map(from_llama_index, _listed([message])))))
@@ -105,8 +105,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return _delete(self._store, key, idx, self._on_loss) if idx >= 0 else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        removed = _delete(self._store, key, -1, self._on_loss, limit=1)
-        return removed or _delete(self._store, key, -1, self._on_loss)  # the newest one is none here
+        return _delete(self._store, key, -1, self._on_loss)
 
     def get_keys(self) -> list[str]:
         return _keys(self._store)
@@ -213,7 +212,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
         # An agent reads its memory while its reply is written.
-        return [one for one in _extras.ended(self._store.get(key)) if status is None or _status(one) == status]
+        return [one for one in _extras.for_agent(self._store.get(key)) if status is None or _status(one) == status]
 
     def _take_oldest(self, key: str, n: int, *, archive: bool) -> list[ChatMessage]:
         taken: list[ChatMessage] = []
@@ -265,7 +264,7 @@ def _set(
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
-        before = [one for one in _extras.ended(stored) if _status(one) == status]
+        before = [one for one in _extras.for_agent(stored) if _status(one) == status]
         known = [(one, found[0]) for one in before if len(found := _to_llama_index(one, lambda loss: None)) == 1]
         new = _with_status(messages, status)
         matcher = SequenceMatcher(None, [one.model_dump_json() for _, one in known], given, autojunk=False)
@@ -276,14 +275,12 @@ def _set(
     store.execute(_extras.replace_all(key, merge, turns))
 
 
-def _delete(
-    store: HistoryStore, key: str, idx: int, on_loss: OnLoss | None, *, limit: int | None = None
-) -> ChatMessage | None:
+def _delete(store: HistoryStore, key: str, idx: int, on_loss: OnLoss | None) -> ChatMessage | None:
     """Remove and return a message; None if there is no such message. If a stored message appears as several messages
     here, only the matching part is removed."""
     while True:
         record = store.get_conversation(key)
-        found = [(one, _to_llama_index(one, lambda loss: None)) for one in _extras.ended(store.get(key, limit=limit))]
+        found = [(one, _to_llama_index(one, lambda loss: None)) for one in _extras.for_agent(store.get(key))]
         places = [(one, at) for one, converted in found for at in range(len(converted))]
         if record is None or not -len(places) <= idx < len(places):
             return None

@@ -22,11 +22,10 @@ from redis_history.formats import OnLoss, from_openai_responses, to_openai_respo
 from redis_history.formats._usage import usage_of
 from redis_history.formats.approvals import denial
 from redis_history.integrations import _approvals
-from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, search_runner
+from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, for_agent, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.types import Part
 from redis_history.values._validation import missing
-from redis_history.values.pairs import without_lone_results
 from redis_history.values.usage import NOTHING, Numbers, added, total_of
 
 try:
@@ -94,7 +93,7 @@ class AgentsSession(Session):
         """
         limit = resolve_session_limit(limit, self.session_settings)
         if limit is None:
-            return self._items(ended(await self._store.get(self.session_id)))
+            return self._items(for_agent(await self._store.get(self.session_id)))
         if limit <= 0:
             return []
         wanted = limit
@@ -272,7 +271,7 @@ class AgentsSession(Session):
             if any(item.get("type") == "reasoning" for item in cut):
                 rest = [item for item in rest if item.get("id") in (None, _NO_ID)]
             found += rest
-        return self._items(without_lone_results(from_openai_responses([dict(item) for item in found])))
+        return self._items(for_agent(from_openai_responses([dict(item) for item in found]), cut=True))
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]

@@ -42,7 +42,6 @@ from redis_history.integrations._live import LiveReplies
 from redis_history.store.operations import Appended, Steps
 from redis_history.types import Part, Role
 from redis_history.values._validation import check_store, missing
-from redis_history.values.pairs import without_lone_results
 
 try:
     from pydantic import TypeAdapter
@@ -155,8 +154,7 @@ class PydanticAIHistory:
         return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
-        found = _extras.ended(messages)
-        return to_pydantic_ai(found if limit is None else without_lone_results(found), on_loss=self._on_loss)
+        return to_pydantic_ai(_extras.for_agent(messages, cut=limit is not None), on_loss=self._on_loss)
 
 
 def search_tool(

@@ -207,7 +207,7 @@ class StrandsSessionRepository(SessionRepository):
 
     def _stored(self, key: str) -> list[Message]:
         found = self._store.get(key, include_archived=True)
-        return large.joined([one for one in _extras.ended(found) if not one.is_summary])
+        return large.joined([one for one in _extras.for_agent(found) if not one.is_summary])
 
     def _listed(self, session_id: str, agent_id: str) -> list[SessionMessage]:
         found: list[SessionMessage] = []

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 
 from redis_history.values.approvals import asks
 from redis_history.values.message import Message
-from redis_history.values.pairing import in_pair, is_marked, is_result, pairing
+from redis_history.values.pairing import in_pair, is_marked, is_result, only_results, pairing
 from redis_history.values.parts import ToolResultPart, ToolUsePart, UnknownPart
 from redis_history.values.reasoning_parts import has_reasoning, last_reasoning, with_reasoning, without_parts
 from redis_history.values.wire import body_digest
@@ -366,6 +366,28 @@ def without_lone_results(messages: Sequence[Message]) -> list[Message]:
     """The messages without the results that answer no call among them. For a model, after a read with a `limit`."""
     gone = _by_message(pairs_of(messages).lone(calls=False))
     return [one for index, message in enumerate(messages) for one in _without(message, gone.get(index, ()))]
+
+
+def with_results_at_calls(messages: Sequence[Message]) -> list[Message]:
+    """The messages in the order that models require: each message with results directly after that with their calls,
+    also if messages of others came in between. The agent's own order stays where it went on before the result. No
+    message is changed or left out."""
+    pairs = pairs_of(messages)
+    calling = {place[0] for place in pairs.opening}
+    went_on: dict[str | None, int] = {}  # the last message of each agent that makes no call
+    moved: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and index not in calling and not only_results(message):
+            went_on[agent_of(message)] = index
+        results = [(index, at) for at, part in enumerate(message.parts) if is_result(part)]
+        calls = {pairs.call_of[place][0] for place in results if place in pairs.call_of} - {index}
+        if len(calls) == 1 and index not in calling and (message.role != "assistant" or only_results(message)):
+            [call] = calls
+            if went_on.get(agent_of(messages[call]), -1) < call:
+                moved.setdefault(call, []).append(index)
+    gone = {index for found in moved.values() for index in found}
+    order = [at for index in range(len(messages)) if index not in gone for at in (index, *moved.get(index, ()))]
+    return [messages[index] for index in order]
 
 
 def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
-from redis_history import AsyncHistoryStore, HistoryStore, text, tool_result, tool_use
+from redis_history import AsyncHistoryStore, HistoryStore, Message, assistant, text, tool_result, tool_use, user
 from redis_history.errors import (
     InvalidConversationIdError,
     InvalidMessageError,
@@ -358,3 +359,68 @@ def test_messages_may_be_json_dicts(name: str) -> None:
         assert texts(store) == []
         add(store, given)
         assert texts(store) == [("user", "Hi"), ("assistant", "Hello")]
+
+
+def in_order(value: Any) -> list[str]:
+    """The markers of a framework's messages in order: texts, ids of calls and of results."""
+    return re.findall(r"\[\w+\]", repr(value))
+
+
+READERS: dict[str, Callable[[HistoryStore], Any]] = {
+    "LangChainHistory": lambda store: langchain.LangChainHistory("c", store).messages,
+    "LangChainHistory limit": lambda store: langchain.LangChainHistory("c", store, limit=9).messages,
+    "LlamaIndexChatStore": lambda store: llama_index.LlamaIndexChatStore(store).get_messages("c"),
+    "LlamaIndexMemoryStore": lambda store: asyncio.run(llama_index.LlamaIndexMemoryStore(store).get_messages("c")),
+    "PydanticAIHistory": lambda store: pydantic_ai.PydanticAIHistory("c", store).load_sync(),
+    "PydanticAIHistory limit": lambda store: pydantic_ai.PydanticAIHistory("c", store).load_sync(limit=9),
+    "AgentFrameworkHistory": lambda store: [
+        [content.to_dict() for content in message.contents]
+        for message in asyncio.run(agent_framework.AgentFrameworkHistory(store).get_messages("c"))
+    ],
+    "AgentsSession": lambda store: asyncio.run(openai_agents.AgentsSession("c", store).get_items()),
+    "AgentsSession limit": lambda store: asyncio.run(openai_agents.AgentsSession("c", store).get_items(10)),
+    "StrandsSessionRepository": lambda store: [
+        one["content"] for one in strands.StrandsSessionRepository(store).messages("c")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_results_follow_their_calls_whatever_others_wrote_in_between(name: str, store: HistoryStore) -> None:
+    """Models reject a message of the user between a call and its result."""
+    store.append_many(
+        "c",
+        [
+            user("[u1]"),
+            assistant(tool_use("[a]", "f", {})),
+            user("[u2]"),
+            user("[u3]"),
+            Message(role="tool", parts=(tool_result("[a]", "1"),)),
+            assistant(tool_use("[b]", "f", {}), tool_use("[c]", "f", {})),
+            Message(role="tool", parts=(tool_result("[c]", "2"),)),
+            user("[u4]"),
+            Message(role="tool", parts=(tool_result("[b]", "3"),)),
+        ],
+    )
+    expected = ["[u1]", "[a]", "[a]", "[u2]", "[u3]", "[b]", "[c]", "[c]", "[b]", "[u4]"]
+    assert in_order(READERS[name](store)) == expected
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_call_that_waits_for_an_approval_is_read(name: str, store: HistoryStore) -> None:
+    store.append_many("c", [user("[u1]"), assistant(tool_use("[a]", "f", {})), user("[u2]")])
+    assert in_order(READERS[name](store)) == ["[u1]", "[a]", "[u2]"]
+
+
+def test_an_index_of_llama_index_is_that_of_its_list(store: HistoryStore) -> None:
+    chats = llama_index.LlamaIndexChatStore(store)
+    for last in (True, False):
+        store.append_many(
+            "c",
+            [assistant(tool_use("[a]", "f", {})), user("[u1]"), Message(role="tool", parts=(tool_result("[a]", "1"),))],
+        )
+        removed = chats.delete_last_message("c") if last else chats.delete_message("c", 2)
+        assert removed is not None
+        assert removed.content == "[u1]"
+        assert in_order(chats.get_messages("c")) == ["[a]", "[a]"]
+        store.clear("c")
