@@ -48,9 +48,9 @@ class StrandsSessionRepository(SessionRepository):
         agent = Agent(session_manager=RepositorySessionManager("session-1", session_repository=repository))
 
     The caller closes the store. The conversation of an agent has the id of the session, and for an `agent_id` other
-    than "default" `session_id/agent_id`. What else Strands keeps, such as the state of agents, graphs and swarms, and
-    interrupts, is in the conversation `strands/session_id/state`. Compactions leave the sessions as they are: Strands
-    reads archived messages, too, because its conversation managers count them.
+    than "default" `strands/session_id/agents/agent_id`. What else Strands keeps, such as the state of agents, graphs
+    and swarms, and interrupts, is in the conversation `strands/session_id/state`. Compactions leave the sessions as
+    they are: Strands reads archived messages, too, because its conversation managers count them.
 
     A message that Strands redacts is replaced. `user_id` is the owner of the conversations. `on_loss` is called with
     each `Loss`: content of other frameworks that Strands cannot represent, or that is too large to store; it is also
@@ -247,7 +247,10 @@ def search_tool(store: HistoryStore, conversation_id: str, **options: Unpack[Sea
 
 
 def _id(session_id: str, agent_id: str) -> str:
-    return _extras.joined_id(*([session_id] if agent_id == _DEFAULT else [session_id, agent_id]))
+    if agent_id != _DEFAULT:
+        return _extras.joined_id(_FORM, session_id, "agents", agent_id)
+    # The ids that this module makes are never those of other sessions.
+    return _extras.joined_id(session_id) if session_id.startswith(f"{_FORM}/") else _extras.checked_id(session_id)
 
 
 def _states(session_id: str) -> str:

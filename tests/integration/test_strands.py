@@ -386,6 +386,15 @@ def test_names_of_sessions_and_agents_never_meet(store: HistoryStore) -> None:
     assert store.list_conversations() == []
 
 
+@pytest.mark.parametrize("session_id", ["user:42", "team/chat 1", "ann@example.com", "100%", "世界"])
+def test_a_session_is_the_conversation_of_its_id(store: HistoryStore, session_id: str) -> None:
+    store.ask(session_id, user("Hi"))
+    repository = StrandsSessionRepository(store)
+    assert [one["content"] for one in repository.messages(session_id)] == [[{"text": "Hi"}]]
+    repository.create_message(session_id, "default", saved(1, "Hello"))
+    assert [one.text for one in store.get(session_id)] == ["Hi", "Hello"]
+
+
 @pytest.mark.usefixtures("small_caps")
 def test_a_large_result_is_shortened(store: HistoryStore) -> None:
     losses: list[Any] = []
