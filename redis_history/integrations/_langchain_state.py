@@ -61,7 +61,7 @@ class StateSync:
 
     def __init__(
         self, history: LangChainHistory, state: Mapping[str, Any], common: Common | None, *,
-        thread: str | None, travels: bool,
+        thread: object, travels: bool,
     ) -> None:  # fmt: skip
         self._history, self._key, self._turns = history, history.session_id, history._turns
         self._given: list[BaseMessage] = state["messages"]
@@ -69,7 +69,7 @@ class StateSync:
         self._known: dict[str, int] = dict(common["ids"]) if common else {}
         self._sequence = common["sequence"] if common else 0
         self._travels = travels
-        self._thread = None if thread is None else f"{crc32(thread.encode()):08x}"
+        self._thread = None if thread is None else f"{crc32(str(thread).encode()):08x}"
         self._line = common["line"] if common else f"{self._thread}{secrets.token_hex(4)}"
         self._is_changed = False
 

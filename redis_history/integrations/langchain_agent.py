@@ -130,7 +130,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _current(self) -> str:
         found = self._conversation_id or get_config().get("configurable", {}).get("thread_id")
-        if not found:
+        if found in (None, ""):
             raise ConfigurationError(
                 "no conversation: pass conversation_id to ConversationMiddleware, or call the agent with "
                 'config={"configurable": {"thread_id": "..."}}'

@@ -1,8 +1,11 @@
 """The middleware with `create_agent` and a scripted model, next to LangGraph's own checkpointer in memory."""
 
 import re
+import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, Any
 
 import pytest
@@ -292,6 +295,44 @@ def test_the_agent_searches_its_own_conversation(store: HistoryStore) -> None:
     ask(create_agent(Model(requests=[]), [add], middleware=[middleware]), "My suitcase is green.")
     model = Model(requests=[], tool="conversation_search", arguments={"query": "suitcase"})
     assert "green" in ask(create_agent(model, [add], middleware=[middleware]), "Which color is it?")
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver()])
+@pytest.mark.parametrize("thread_id", [42, 0, uuid.UUID(int=7)])
+def test_a_thread_id_need_not_be_text(store: HistoryStore, thread_id: Any, saver: Any) -> None:
+    agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(store)], checkpointer=saver)
+    for text in ("Hi", "Again"):
+        agent.invoke({"messages": [HumanMessage(text)]}, {"configurable": {"thread_id": thread_id}})
+    assert [one.text for one in store.get(str(thread_id)) if one.role == "user"] == ["Hi", "Again"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_question_that_comes_while_a_tool_works_stays_behind_its_result(
+    async_store: AsyncHistoryStore, fails: bool
+) -> None:
+    class Strict(Model):
+        def _generate(self, messages: list[BaseMessage], *arguments: Any, **options: Any) -> Any:
+            for one, following in pairwise(messages):
+                assert not getattr(one, "tool_calls", None) or following.type == "tool"
+            return super()._generate(messages, *arguments, **options)
+
+    @tool
+    async def find() -> str:
+        """Find."""
+        if len(await async_store.get("c")) == 2:
+            await async_store.append("c", user("And hurry!"))
+            if fails:
+                raise RuntimeError("the tool failed")
+        return "5"
+
+    middleware = ConversationMiddleware(async_store=async_store.exclusive(), conversation_id="c")
+    agent: Any = create_agent(Strict(requests=[], tool="find", arguments={}), [find], middleware=[middleware])
+    await async_store.append("c", user("2 + 3?"))
+    for expected in (pytest.raises(RuntimeError) if fails else nullcontext(), nullcontext()):
+        with expected:
+            async with async_store.run("c"):
+                await agent.ainvoke({"messages": []})
+    assert (await async_store.get("c"))[-1].text == "It is 5"
 
 
 def test_a_conversation_is_needed(store: HistoryStore) -> None:
