@@ -5,7 +5,9 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -53,6 +55,7 @@ except ImportError as error:
 
 __all__ = ["LangChainHistory", "live_replies", "search_tool"]
 
+_logger = logging.getLogger("redis_history")
 _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 _ROLES: dict[type[BaseMessage], Role] = {HumanMessage: "user", AIMessage: "assistant", SystemMessage: "system"}
 _CLASSES = {role: kind for kind, role in _ROLES.items()}
@@ -204,14 +207,49 @@ class _LiveReplies(_Live, BaseCallbackHandler):
 
 
 class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
+    """A reply ends at the latest with the task that called the model: of a task that is cancelled, as when a stream is
+    left, LangChain reports neither an end nor an error."""
+
+    run_inline = True  # in the task that calls the model
+
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        self._callers: dict[Any, tuple[asyncio.Task[Any], Callable[[asyncio.Task[Any]], None]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def on_llm_start(self, *_: Any, run_id: Any, **__: Any) -> None:
+        def left(_: asyncio.Task[Any]) -> None:
+            task = asyncio.get_running_loop().create_task(self._leave(run_id))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+        if (caller := asyncio.current_task()) is not None:
+            caller.add_done_callback(left)
+            self._callers[run_id] = caller, left
+
+    on_chat_model_start = on_llm_start
+
     async def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
-        await self._store.execute(self._write(token, chunk, run_id))
+        if run_id in self._callers:
+            await self._store.execute(self._write(token, chunk, run_id))
 
     async def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
-        await self._store.execute(self._end(run_id, complete=True))
+        await self._finish(run_id, complete=True)
 
     async def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
-        await self._store.execute(self._end(run_id, complete=False))
+        await self._finish(run_id, complete=False)
+
+    async def _leave(self, run_id: Any) -> None:
+        try:
+            await self._finish(run_id, complete=False)
+        except RedisHistoryError as error:
+            _logger.warning("a live reply of %r could not be ended: %s", self._conversation_id[:80], error)
+
+    async def _finish(self, run_id: Any, *, complete: bool) -> None:
+        caller, left = self._callers.pop(run_id, (None, None))
+        if caller is not None and left is not None:
+            caller.remove_done_callback(left)
+        await self._store.execute(self._end(run_id, complete=complete))
 
 
 def search_tool(

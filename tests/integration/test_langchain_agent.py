@@ -1,8 +1,9 @@
 """The middleware with `create_agent` and a scripted model, next to LangGraph's own checkpointer in memory."""
 
+import asyncio
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from itertools import pairwise
@@ -31,6 +32,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message, ReplyEnded, 
 from redis_history.errors import ConfigurationError
 from redis_history.integrations.langchain import LangChainHistory, live_replies
 from redis_history.integrations.langchain_agent import ConversationMiddleware
+from tests.support.servers import until
 
 CONFIG: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -384,6 +386,34 @@ async def test_a_streamed_answer_is_a_live_reply(
         ("It will ", "interrupted"),
     ]
     assert [message.text for message in LangChainHistory("t1", store).messages][1] == "It is a word"
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+async def test_a_live_reply_ends_when_its_stream_is_left(async_store: AsyncHistoryStore, how: str) -> None:
+    class Endless(Streaming):
+        async def _astream(self, *args: Any, run_manager: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
+            yield ChatGenerationChunk(message=AIMessageChunk("It is"))
+            await asyncio.Event().wait()
+
+    live = live_replies(async_store, "t1")
+    model = Endless(messages=iter([]), callbacks=[live])
+    agent = create_agent(model, middleware=[ConversationMiddleware(async_store=async_store)])
+    stream = agent.astream({"messages": [HumanMessage("What?")]}, CONFIG, stream_mode="messages")
+    await anext(stream)
+    if how == "closed":
+        await stream.aclose()
+    else:
+        task = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert (await async_store.get("t1"))[-1].text == "It is"
+    await until(lambda: is_interrupted(async_store), "the end of the reply", 5)
+
+
+async def is_interrupted(store: AsyncHistoryStore) -> bool:
+    return (await store.get("t1"))[-1].status == "interrupted"
 
 
 def test_a_live_reply_that_fails_leaves_the_answer_alone(store: HistoryStore) -> None:
