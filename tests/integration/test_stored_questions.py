@@ -158,7 +158,7 @@ async def test_a_stored_question_is_answered(
     place: str,
 ) -> None:
     agents.set_tracing_disabled(True)
-    name = "adk/shop/ann/c" if framework is with_google_adk else "c"
+    name = "adk/shop/ann%40example.com/c%2F1" if framework is with_google_adk else "c"
     sent: Sent = []
     with HistoryStore(server.url, namespace=namespace) as blocking:
         is_blocking = framework in (with_llama_index, with_strands)
