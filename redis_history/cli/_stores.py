@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis_history.cli._output import complain, name
-from redis_history.cli.commands import Context
+from redis_history.cli.commands import FAILED, Context
 from redis_history.errors import BackendRefusedError, ConfigurationError, ConversationNotFoundError, RedisHistoryError
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.operations.index import read_index_form
@@ -113,6 +113,14 @@ def owner_in(store: HistoryStore, given: int | str | None) -> int | str | None:
     if isinstance(given, int) and not store.count_conversations(user_id=given):
         return str(given) if store.count_conversations(user_id=str(given)) else given
     return given
+
+
+def check_owner(store: HistoryStore, given: int | str | None, owner: int | str | None) -> None:
+    """For an owner of whom nothing was found: reports one without conversations, and exits. `owner`: the owner that
+    `given` names."""
+    if given is not None and not store.count_conversations(user_id=owner):
+        complain(no_such_owner(store, given))
+        raise SystemExit(FAILED)
 
 
 def no_such_owner(store: HistoryStore, user_id: int | str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, name, one_line
-from redis_history.cli._stores import open_store
+from redis_history.cli._stores import check_owner, open_store, owner_in
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.errors import ApprovalNotFoundError
 from redis_history.formats.json_form import to_json
@@ -22,14 +21,17 @@ _SHOWN = 200  # characters of the arguments of a call
 @define("approvals")
 @click.option("--limit", "-n", type=Number(1), default=50, help="Show at most N calls.")
 @_options.owners
-def approvals_command(context: Context, limit: int, **owner: Any) -> None:
+def approvals_command(context: Context, limit: int, user_id: int | str | None, agent_name: str | None) -> None:
     """List the tool calls that wait for the consent of a person, the oldest first.
 
     Prints a line for each call, with tabs between the id of the conversation, the id of the call, the time, and the
-    tool with its arguments. `approve` and `deny` answer them.
+    tool with its arguments. `approve` and `deny` answer them. Exit status 1 for an unknown owner.
     """
     with open_store(context, searches=None) as store:
-        found = store.list_approvals(**owner, limit=limit + 1)
+        owner = owner_in(store, user_id)
+        found = store.list_approvals(user_id=owner, agent_name=agent_name, limit=limit + 1)
+        if not found:
+            check_owner(store, user_id, owner)
     for one in found[:limit]:
         if context.json:
             context.emit(to_json(one))

@@ -18,10 +18,10 @@ from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
 from redis_history.cli._stores import (
+    check_owner,
     connect,
     existing,
     namespaces,
-    no_such_owner,
     open_store,
     other_namespaces,
     owner_in,
@@ -66,9 +66,8 @@ def ls_command(
     with open_store(context) as store:
         owner = owner_in(store, user_id)
         found = store.list_conversations(user_id=owner, agent_name=agent_name, limit=limit + 1, offset=offset)
-        if not found and user_id is not None and not store.count_conversations(user_id=owner):
-            complain(no_such_owner(store, user_id))
-            raise SystemExit(FAILED)
+        if not found:
+            check_owner(store, user_id, owner)
         others = "" if found or context.json else other_namespaces(store)
     screen = console()
     if context.json:

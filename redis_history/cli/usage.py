@@ -9,7 +9,7 @@ import click
 
 from redis_history.cli import _options
 from redis_history.cli._output import name
-from redis_history.cli._stores import open_store
+from redis_history.cli._stores import check_owner, open_store, owner_in
 from redis_history.cli.commands import Context, define
 from redis_history.formats.json_form import to_json
 from redis_history.values import Usage
@@ -31,17 +31,20 @@ def _day(text: str) -> date:
 @click.option(
     "--by", type=click.Choice(get_args(UsageGroup)), default="day", help="A line for each day, or each agent."
 )
-def usage_command(context: Context, by: UsageGroup, **chosen: Any) -> None:
+def usage_command(context: Context, by: UsageGroup, user_id: int | str | None, **chosen: Any) -> None:
     """Show how many tokens were used, what they cost, and what budgets are left.
 
     Prints a line for each day or agent and one for the total, with tabs between the name, the tokens of the input, the
     cached ones among them, the tokens of the output, and the cost. With --user, the budget of this owner follows. Costs
-    are those that messages were stored with; Python sets budgets: see docs/how-to/usage.md.
+    are those that messages were stored with; Python sets budgets: see docs/how-to/usage.md. Exit status 1 for an
+    unknown owner.
     """
-    owner = chosen["user_id"]
     with open_store(context, searches=None) as store:
-        groups = store.usage_by(by, **chosen)
+        owner = owner_in(store, user_id)
+        groups = store.usage_by(by, user_id=owner, **chosen)
         budget = None if owner is None else store.get_budget(owner)
+        if not groups and budget is None and not store.usage_by(by, user_id=owner):  # not even on other days
+            check_owner(store, user_id, owner)
     total = sum(groups.values(), Usage())
     if context.json:
         for one, used in groups.items():

@@ -18,7 +18,7 @@ from redis_history.agents._sync.turn_worker import Worker
 from redis_history.cli import _options
 from redis_history.cli._options import Number, duration
 from redis_history.cli._output import counted, name
-from redis_history.cli._stores import connect, open_store, search_options
+from redis_history.cli._stores import check_owner, connect, open_store, owner_in, search_options
 from redis_history.cli._timeline import describe_turn
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.formats.json_form import to_json
@@ -106,12 +106,12 @@ def _started(context: Context, quiet: bool) -> None:
 @click.option("--drop", metavar="ID", type=_options.utf8, help="End the turn of the conversation without an answer.")
 def turns_command(
     context: Context, status: TurnStatus | None, limit: int, count: bool, retry: str | None, drop: str | None,
-    **owner: Any,
+    user_id: int | str | None, agent_name: str | None,
 ) -> None:  # fmt: skip
     """List the answers that conversations are owed, the oldest question first.
 
     Prints a line for each, with tabs between conversation, status, time when it is due, owner, and a description. Exit
-    status 1 if there is nothing to retry or to drop.
+    status 1 if there is nothing to retry or to drop, or for an unknown owner.
     """
     with open_store(context, searches=None) as store:
         if retry is not None or drop is not None:
@@ -122,7 +122,11 @@ def turns_command(
             number = store.backend.execute(CountTurns())
             context.say(str(number), turns=number)
         else:
-            for turn in store.list_turns(status=status, limit=limit, **owner):
+            owner = owner_in(store, user_id)
+            turns = store.list_turns(status=status, limit=limit, user_id=owner, agent_name=agent_name)
+            if not turns:
+                check_owner(store, user_id, owner)
+            for turn in turns:
                 if context.json:
                     context.emit(_shape(turn))
                 else:

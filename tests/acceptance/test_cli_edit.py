@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import Conversation, HistoryStore, Usage, assistant, tool_use, user
 from tests.support.commands import environment
 from tests.support.servers import free_port
 
@@ -89,15 +89,25 @@ def test_an_owner_is_found_whatever_its_type(store: HistoryStore, on: Any) -> No
     searched = on("search", "biscuit", "--user", "42", "--json")
     if searched.returncode != 2:  # 2: no search on this server
         assert [one["conversation_id"] for one in searched.lines] == ["a"]
+    store.append("a", assistant(tool_use("k", "pay", {}, needs_approval=True), usage=Usage(10, 5)))
+    store.ask("a", user("And now?"))
+    store.set_budget("42", tokens=100)
+    assert on("usage", "--user", "42").stdout.splitlines()[-2].startswith("total\t10\t")
+    assert on("usage", "--user", "42").stdout.splitlines()[-1].startswith("budget")
+    for command in ("turns", "approvals"):
+        done = on(command, "--user", "42")
+        assert (done.returncode, done.stdout[:2], done.stderr) == (0, "a\t", "")
+    assert on("approvals", "--limit", "9" * 30).stdout.startswith("a\t")
+    assert on("turns", "--user", "7").returncode == 0, "the owner exists"
     done = on("erase", "--user", "42", "-y")
-    assert (done.stdout, done.stderr) == ('"42": 1 conversation with 1 message erased\n', "")
+    assert (done.stdout, done.stderr) == ('"42": 1 conversation with 3 messages erased\n', "")
     done = on("erase", "--user", "7", "-y")
     assert done.stdout == "7: 1 conversation with 1 message erased\n"
     assert done.stderr == 'the owner "7", a text, still has 1 conversation\n'
     assert sorted(one.conversation_id for one in store.list_conversations()) == ["c", "d", "e"]
 
 
-@pytest.mark.parametrize("command", ["ls", "erase", "erase --yes", "erase --yes --json"])
+@pytest.mark.parametrize("command", ["ls", "turns", "usage", "approvals", "erase", "erase --yes", "erase --yes --json"])
 def test_an_unknown_owner_is_an_error_that_names_the_others(store: HistoryStore, on: Any, command: str) -> None:
     done = on(*command.split(), "--user", "5")
     assert (done.returncode, done.stdout) == (1, "")

@@ -216,7 +216,7 @@ class ListApprovals(Struct, Op[list[Approval]], frozen=True, kw_only=True):
         found: list[Approval] = []
         seen: set[bytes] = set()
         stale: list[Call] = []
-        conversations, count = 0, max(8, self.limit // 16)
+        conversations, count = 0, min(max(8, self.limit // 16), _CHUNK)
         while conversations < self.limit and has_more(buckets):
             yield from refill(buckets, count)
             count = min(2 * count, _CHUNK)
