@@ -155,3 +155,27 @@ def test_a_conversation_beyond_the_limit_costs_only_itself(tmp_path: Path) -> No
     assert [one.conversation_id for one in found] == ["openai_chat:dump:p1", "openai_chat:dump:p2"]
     assert len(problems) == 1
     assert "'long' exceeds max_conversation_bytes" in problems[0].reason
+
+
+def test_items_of_the_responses_api_keep_ids_and_times(tmp_path: Path) -> None:
+    """Several items are one message, which has the id and the time of the first."""
+    items: list[dict[str, Any]] = [
+        {"id": "m1", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+        {"id": "rs_1", "type": "reasoning", "summary": []},
+        {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"id": "fc_2", "type": "function_call", "call_id": "c2", "name": "f", "arguments": "{}"},
+        {"id": "out_1", "type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"id": "out_2", "type": "function_call_output", "call_id": "c2", "output": "2"},
+        {"id": "m2", "role": "assistant", "content": [{"type": "output_text", "text": one} for one in "ab"]},
+        {"id": "m3", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]},
+    ]
+    rows = [{"session_id": "s", "created_at": f"2026-01-02T00:00:0{at}Z", **item} for at, item in enumerate(items)]
+    found, problems = read(tmp_path / "dump.jsonl", *rows)
+    [one] = found.values()
+    times = [(message.id, message.timestamp and message.timestamp.second) for message in one.messages]
+    assert times == [("m1", 0), ("rs_1", 1), ("out_1", 4), ("out_2", 5), ("m2", 6), ("m3", 7)]
+    assert problems == []
+    found, _ = read(tmp_path / "dump.jsonl", *rows[:3], {**rows[3], "created_at": None}, *rows[4:])
+    assert all(message.timestamp for message in next(iter(found.values())).messages)
+    found, _ = read(tmp_path / "dump.jsonl", *rows[:4], {**rows[4], "created_at": None}, *rows[5:])
+    assert not any(message.timestamp for message in next(iter(found.values())).messages)

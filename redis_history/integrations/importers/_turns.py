@@ -45,21 +45,32 @@ class Item(NamedTuple):
 
 def turns_of(items: list[Item], form: Form, report: Report) -> Iterator[Turn]:
     messages: list[Any] = [item.message for item in items]
-    kept: list[Item] = []
+    kept: list[tuple[Item, Message]] = []
     for number, (item, message) in enumerate(zip(items, _chats(messages, form), strict=True)):
         try:
             converted = _converted(message, form)
         except InvalidInputError as error:
             report(item.line, str(error).replace(" 0", f" {number}", 1))
             continue
-        kept.append(item)
-        if form != "openai_responses":
-            id_ = scalar(_data(item.message, form).get("id")) or scalar(item.columns.get("id"))
-            time = time_of(item.columns)
-            yield Turn(converted, id=id_, time=time, at=time, line=item.line)
-    if form == "openai_responses":  # several items can be one message
-        for whole in from_openai_responses(item.message for item in kept):
-            yield Turn(whole, line=items[0].line)
+        if form == "openai_responses":
+            kept.append((item, converted))
+        else:
+            yield _turn(converted, item, form)
+    # Several items of the Responses API can be one message, which has their parts in order.
+    rest = iter(kept)
+    for whole in from_openai_responses(item.message for item, _ in kept):
+        first, converted = next(rest)
+        count = len(converted.parts)
+        while count < len(whole.parts):
+            count += len(next(rest)[1].parts)
+        yield _turn(whole, first, form)
+
+
+def _turn(message: Message, item: Item, form: Form) -> Turn:
+    """A message with the id and the time of its item, the first one if it has several."""
+    id_ = scalar(_data(item.message, form).get("id")) or scalar(item.columns.get("id"))
+    time = time_of(item.columns)
+    return Turn(message, id=id_, time=time, at=time, line=item.line)
 
 
 def _chats(messages: list[Any], form: Form) -> Iterable[Any]:
