@@ -195,8 +195,10 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         """Delete the messages with this status. `status=None` deletes the conversation."""
         if status is None:
             await _extras.in_thread(self._store.delete_conversation, key)
-        elif found := [one.id for one in await _extras.in_thread(self._store.get, key) if _status(one) == status]:
-            await _extras.in_thread(self._store.delete_messages, key, found)
+            return
+        found = [one.id for one in await _extras.in_thread(self._store.get, key) if _status(one) == status]
+        for at in range(0, len(found), _extras.BATCH):
+            await _extras.in_thread(self._store.delete_messages, key, found[at : at + _extras.BATCH])
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages and return them. Concurrent calls return different messages. Tool

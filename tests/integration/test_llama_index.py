@@ -312,3 +312,12 @@ def to_llama_index(message: Message) -> list[ChatMessage]:
     with HistoryStore("memory://") as store:
         store.append(KEY, message)
         return LlamaIndexChatStore(store, on_loss=pytest.fail).get_messages(KEY)
+
+
+async def test_any_number_of_messages_can_be_deleted() -> None:
+    with HistoryStore("memory://", max_messages=2000) as store:
+        chats = LlamaIndexMemoryStore(store)
+        await chats.add_messages(KEY, [ChatMessage(role="user", content="x")] * 1001)
+        await chats.add_message(KEY, ChatMessage(role="user", content="old"), MessageStatus.ARCHIVED)
+        await chats.delete_messages(KEY, MessageStatus.ACTIVE)
+        assert [one.content for one in await chats.get_messages(KEY, None)] == ["old"]
