@@ -52,8 +52,8 @@ _SPREAD: Final = 0.2
 #: Seconds until the next look if none of the turns that were found could be taken, and after errors of the server.
 _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which found turns are looked for again, because other workers may have taken them. Each race that another
-#: worker won makes it a fraction, down to the second value: many workers take what they found in much less than a second.
+#: Seconds after which found turns are looked for again, because other workers may have taken them. Each race that
+#: another worker won makes it a fraction, down to the second value: many workers take what they found much faster.
 _FRESH: Final = 1.0
 _SHORTEST_FRESH: Final = 0.05
 #: Turns among which a worker chooses after another one was faster, for each such race, and at most.

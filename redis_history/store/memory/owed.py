@@ -111,15 +111,17 @@ class Turns:
         ]
         return tuple(_shown(conversation_id, state, user_id) for state in left if state.asks)
 
-    def _present(self, space: Space, conversation_id: str) -> list[TurnState]:
-        """The turns, from which deleted messages are removed."""
+    def prune(self, space: Space, conversation_id: str) -> list[TurnState]:
+        """Remove deleted messages from the turns, and turns without any. Returns the turns."""
         states = self.states.get(conversation_id)
         if states is None:
             return []
         conversation = space.find(conversation_id)
         stored: Collection[str] = () if conversation is None else conversation.stored
         for state in states:
-            state.asks = [ask for ask in state.asks if ask.message_id in stored]
+            before, state.asks = state.asks, [ask for ask in state.asks if ask.message_id in stored]
+            if state.status == "owed" and not state.failures and len(before) > len(state.asks) > 0:
+                state.due = max(state.due, min(ask.due for ask in state.asks))
         self._save(conversation_id, [state for state in states if state.asks])
         return self.states.get(conversation_id, [])
 
@@ -178,7 +180,7 @@ class Turns:
             space.announce(op.conversation_id)
             return 1
         run, now = space.runs_of(op.conversation_id).active, time.time()
-        states = self._present(space, op.conversation_id)
+        states = self.prune(space, op.conversation_id)
         chosen = [
             one for one in states if (op.all_agents or one.agent_name == op.agent_name) and one.status != "running"
         ]
@@ -203,22 +205,27 @@ class Turns:
         space.announce(op.conversation_id)
         return len(chosen) + dropped
 
-    def owe_waiting(self, space: Space, conversation_id: str) -> bool:
-        """Make all waiting turns owed; for the decision of an approval. Returns whether there were any."""
+    def decided(self, space: Space, conversation_id: str, closed: int, own: int | None) -> None:
+        """See owed.decided in _turns.lua."""
         now = time.time()
-        waiting = [one for one in self._present(space, conversation_id) if one.status == "waiting"]
-        for state in waiting:
-            state.release("owed")
-            state.due = now
-            self._ring_if_near(space, conversation_id, state, now)
-        return bool(waiting)
+        for state in self.prune(space, conversation_id):
+            made = 0 < state.since <= closed
+            if state.status == "waiting" or (
+                made and state.status == "owed" and state.due > now and not state.failures
+            ):
+                state.release("owed")
+                state.due = now
+                self._ring_if_near(space, conversation_id, state, now)
+            elif made and state.status == "running" and state.fence != own:
+                for ask in state.asks:
+                    ask.claimed = False
 
     # Runs
 
     def to_take(self, space: Space, conversation_id: str, claim: Claim) -> TurnState | None:
         """The turn that a worker may take now."""
         now = time.time()
-        for state in self._present(space, conversation_id):
+        for state in self.prune(space, conversation_id):
             if state.agent_name == claim.agent_name and state.status == "owed" and state.due <= now:
                 return state
         return None
@@ -296,7 +303,7 @@ class Turns:
         for name in self.names():
             run = space.runs_of(name).active  # settles the turns of a dead worker
             owner = _owner(space, name)
-            for state in self._present(space, name):
+            for state in self.prune(space, name):
                 if state.agent_name != agent_name or state.status not in ("owed", "running"):
                     continue
                 at = max(state.due, state.watched, self.postponed.get((agent_name, owner), 0.0))

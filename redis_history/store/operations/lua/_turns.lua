@@ -129,7 +129,7 @@ do
   end
 
   -- Removes deleted messages, and the turns without any. Returns whether there were such; with `writes`, their entries are
-  -- removed, too.
+  -- removed, too. A turn is not due before the messages that are left, unless it has failed.
   function owed.prune(turns, writes)
     local changed = false
     for at = #turns, 1, -1 do
@@ -148,6 +148,12 @@ do
         table.remove(turns, at)
         changed = true
       elseif before ~= #turns[at][TURN.asks] then
+        local turn = turns[at]
+        local due = owed.due(turn)
+        if turn[TURN.status] == 'owed' and turn[TURN.failures] == 0 and due > turn[TURN.due] then
+          turn[TURN.due] = due
+          if writes then owed.enqueue(turn) end
+        end
         changed = true
       end
     end
@@ -206,12 +212,19 @@ do
     for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
   end
 
-  -- Makes all waiting turns owed; for the script of a decision. Call owed.save afterwards. Returns whether there were any.
-  function owed.owe_waiting(turns, now)
+  -- For the script of a decision, if no request is open any more: makes all waiting turns owed. `closed`: the highest sequence of
+  -- the requests that were closed. A turn that made one, and is owed for a wake-up, is owed now. If it is running, its
+  -- messages are answered once more, because the attempt does not know the decision; not if the run with the fence `own` closed
+  -- the request itself. Call owed.save afterwards. Returns whether there were such turns.
+  function owed.decided(turns, closed, own, now)
     local found = false
     for _, turn in ipairs(turns) do
-      if turn[TURN.status] == 'waiting' then
+      local status, made = turn[TURN.status], turn[TURN.since] > 0 and turn[TURN.since] <= closed
+      if status == 'waiting' or made and status == 'owed' and turn[TURN.due] > now and turn[TURN.failures] == 0 then
         owed.owe(turn, now, now)
+        found = true
+      elseif made and status == 'running' and turn[TURN.fence] ~= own then
+        for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
         found = true
       end
     end
