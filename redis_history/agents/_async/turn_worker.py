@@ -375,8 +375,11 @@ class AsyncWorker:
                 await resolve(self._answer(run))
         except (errors.RunStopped, errors.RunLostError) as error:
             _logger.info("the answer to conversation %r ended: %s", name, error)
-        except Exception:
-            _logger.exception("the answer to conversation %r failed", name)
+        except Exception as error:
+            if run._postponed:
+                _logger.info("the answer to conversation %r waits for other runs: %s", name, error)
+            else:
+                _logger.exception("the answer to conversation %r failed", name)
         finally:
             await self._leave_seat(run.run_id)
             with self._lock:

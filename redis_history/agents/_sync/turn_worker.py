@@ -376,8 +376,11 @@ class Worker:
                 resolve(self._answer(run))
         except (errors.RunStopped, errors.RunLostError) as error:
             _logger.info("the answer to conversation %r ended: %s", name, error)
-        except Exception:
-            _logger.exception("the answer to conversation %r failed", name)
+        except Exception as error:
+            if run._postponed:
+                _logger.info("the answer to conversation %r waits for other runs: %s", name, error)
+            else:
+                _logger.exception("the answer to conversation %r failed", name)
         finally:
             self._leave_seat(run.run_id)
             with self._lock:

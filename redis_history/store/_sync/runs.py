@@ -38,6 +38,7 @@ from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.parts import ToolUsePart
 from redis_history.values.runs import RunStatus
 from redis_history.values.turns import Turn
+from redis_history.values.usage import is_used_up
 
 _logger = logging.getLogger("redis_history")
 
@@ -92,6 +93,7 @@ class Run:
         self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
         self._turn: Turn | None = None
         self._suspended = False
+        self._postponed = False  # until other runs have ended their reservations
         self._error_name: str | None = None
         self._revision = 0  # the newest that a write of this run got
 
@@ -266,10 +268,10 @@ class Run:
 
     def _abandon(self, error: BaseException | None = None) -> None:
         """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
-        turn is given back."""
+        turn is given back; if other runs have reserved the rest of the budget, it is due a little later."""
         status: RunStatus = "stopped" if self._stop_requested else "interrupted"
-        if isinstance(error, BudgetExceededError):
-            status, self._error_name = "failed", type(error).__name__
+        if isinstance(error, BudgetExceededError) and not self._stop_requested:
+            status, self._error_name, self._postponed = "failed", type(error).__name__, not is_used_up(error.budget)
         self._end(status)
 
     def _end(self, status: RunStatus) -> None:
@@ -313,6 +315,8 @@ class Run:
             return ops.TurnEnd("wait", agent_name=self.agent_name)
         if status in ("completed", "stopped"):
             return ops.TurnEnd("done", self._messages.taken_up, self.agent_name, self._revision)
+        if self._postponed:
+            return ops.TurnEnd("later", agent_name=self.agent_name)
         how = self._error_name or "Exception" if status == "failed" else "back"
         return ops.TurnEnd(how, agent_name=self.agent_name)
 
