@@ -29,7 +29,7 @@ from redis_history.store import refusals
 from redis_history.store._async._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
-from redis_history.store.operations.usage import EndBudget, reserve
+from redis_history.store.operations.usage import EndBudget, renewal_seconds, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -89,6 +89,7 @@ class AsyncRun:
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
         self._budget_of: int | str | None = None  # the owner with a reservation for this run
+        self._renew_budget_at = 0.0
         self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
         self._turn: Turn | None = None
         self._suspended = False
@@ -232,7 +233,10 @@ class AsyncRun:
 
     async def _reserve(self) -> None:
         """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._renew_budget_at = time.monotonic() + renewal_seconds()
         self._budget_of = await self._store.execute(reserve(self.conversation_id, self.run_id))
+        if self._keeper is not None:
+            self._keeper.wake()  # it renews the reservation, too
 
     async def _unreserve(self) -> None:
         owner, self._budget_of = self._budget_of, None
