@@ -278,6 +278,26 @@ async def test_a_worker_that_stops_gives_its_turn_back(store: Any) -> None:
     assert await due(store) == ["c"]
 
 
+async def test_an_attempt_that_waits_for_reservations_does_not_count(store: Any) -> None:
+    """Workers leave the owner's other turns alone, too."""
+    first, second = [name for name in map(str, range(2000)) if Keyspace.bucket_of(name) == 3][:2]
+    for name, owner in ((first, "u"), (second, "u"), ("of another", "v")):
+        await store.create_conversation(Conversation(name, user_id=owner))
+        await store.ask(name, user("x"))
+    for attempt, error in ((0, None), (0, None), (1, "ValueError"), (1, "ValueError")):
+        run = await taken(store, first)
+        assert run.turn is not None
+        if run.turn.turn.error is None and attempt:
+            await failed(store, run)
+            run = await taken(store, first)
+        assert await ended(store, run, "later", status="failed")
+        [turn] = await turns(store, first)
+        assert (turn.status, turn.attempt, turn.error) == ("owed", attempt, error)
+        assert (await taken(store, first)).turn is None
+        assert await due(store) == ["of another"]
+        assert await store.retry_turn(first)
+
+
 async def test_a_worker_that_left_before_it_knew_its_turn_gives_it_back(store: Any) -> None:
     await store.ask("c", user("x"))
     op = TakeRun("c", ((new_token(), None),), False, claim=claim())

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Workers that poll notice a turn that is due later than in this many seconds.
 _NOTICED: Final = 120.0
+#: Seconds for which a turn waits for the reservations of other runs.
+_POSTPONED: Final = 1.5
 #: Seconds for which workers leave a conversation alone if others wait for its run.
 _BUSY: Final = 1.0
 
@@ -269,6 +271,8 @@ class Turns:
                 elif end.how == "back":
                     state.release("owed")
                     state.due = now
+                elif end.how == "later":
+                    self._postpone(space, conversation_id, state, now)
                 elif end.how == "wait":
                     state.release("waiting")
                 else:
@@ -277,6 +281,16 @@ class Turns:
             state.watched = 0.0
             self._ring_if_near(space, conversation_id, state, now)
         self._save(conversation_id, states)
+
+    def _postpone(self, space: Space, conversation_id: str, state: TurnState, now: float) -> None:
+        """The attempt could not begin, because other runs have reserved the rest of the owner's budget: it does not
+        count, and workers leave the owner's turns alone for a while."""
+        state.attempt -= 1
+        if not state.attempt:
+            state.since = 0
+        state.release("owed")
+        state.due = now + _POSTPONED
+        self.postponed[state.agent_name, _owner(space, conversation_id)] = state.due
 
     def died(self, space: Space, conversation_id: str, fence: int) -> None:
         self.settle(space, conversation_id, fence, TurnEnd(WORKER_DIED))

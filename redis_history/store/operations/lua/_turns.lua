@@ -25,6 +25,7 @@ do
   local TURN = {agent = 1, status = 2, run = 3, asked = 4, due = 5, attempt = 6, failures = 7, error = 8, failed = 9, fence = 10,
                 queue = 11, attempts = 12, first_pause = 13, longest_pause = 14, since = 15, asks = 16}
   local CHANNELS, MOST_ASKS = 32, 256
+  local POSTPONED = 1500 -- milliseconds for which a turn waits for the reservations of other runs
   local NOTICED = 120000 -- workers that poll notice a turn that is due later than in so many milliseconds
   local bucket, own_name = string.match(state, '^(.-}:)(.*):s$')
   owed.name, owed.TURN = own_name, TURN
@@ -300,6 +301,16 @@ do
     owed.owe(turn, now + math.min(pause, turn[TURN.longest_pause]), now)
   end
 
+  -- The attempt could not begin, because other runs have reserved the rest of the owner's budget: it does not count, and workers
+  -- leave the owner's turns here alone for a while.
+  function owed.postpone(turn, now)
+    local due = now + POSTPONED
+    turn[TURN.attempt] = turn[TURN.attempt] - 1
+    if turn[TURN.attempt] == 0 then turn[TURN.since] = 0 end
+    owed.owe(turn, due, now)
+    if turn[TURN.queue] ~= '' then redis.call('ZADD', owed.index(turn[TURN.agent]), 'GT', due, 'u' .. turn[TURN.queue]) end
+  end
+
   -- The attempt has answered: its messages leave the turn, and those of `ids` that came in the meantime. The rest is the next turn.
   function owed.close(turn, ids, now)
     local taken = {}
@@ -325,8 +336,8 @@ do
     return false
   end
 
-  -- The run with this fence has ended. `how`: 'done', 'back' (the worker stops, so the turn is due at once), 'wait', or what fail_turn
-  -- gets. Turns that waited for the end of a run can be taken now.
+  -- The run with this fence has ended. `how`: 'done', 'back' (the worker stops, so the turn is due at once), 'later' (see postpone),
+  -- 'wait', or what fail_turn gets. Turns that waited for the end of a run can be taken now.
   -- A turn whose answer has calls that wait for approval waits, too: see _approvals.lua.
   function owed.settle(turns, fence, how, ids, now)
     for at = #turns, 1, -1 do
@@ -337,6 +348,8 @@ do
           if not owed.close(turn, ids, now) then table.remove(turns, at) end
         elseif how == 'back' then
           owed.owe(turn, now, now)
+        elseif how == 'later' then
+          owed.postpone(turn, now)
         elseif how == 'wait' then
           owed.halt(turn, 'waiting')
         else
