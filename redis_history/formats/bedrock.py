@@ -30,6 +30,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._marks import marked, pair_of
 from redis_history.formats._notes import Json, Rendered, Shape, opaque, parts_of_content, read_block, value_of
 from redis_history.values import (
     AttachmentPart,
@@ -41,6 +42,7 @@ from redis_history.values import (
     ToolResultPart,
     ToolUsePart,
 )
+from redis_history.values.pairing import is_result
 
 _BYTES: Final = "__bytes_encoded__"  # as in the JSON of Strands
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
@@ -106,7 +108,7 @@ class _Bedrock(Format):
         where = f"message {index}"
         role, note = self.role_of(raw)
         parts = parts_of_content(raw.get("content"), self.read, where, "blocks")
-        if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
+        if role == "user" and parts and all(map(is_result, parts)):
             role = "tool"
         return self.noted(Message(role=role, parts=parts), note, raw, where)
 
@@ -144,7 +146,7 @@ class _Bedrock(Format):
     def read(self, block: Any) -> Part:
         part = self.known(block)
         if part is None and isinstance(block, Mapping):
-            return opaque(self.form, block, next(iter(block), None))
+            return marked(opaque(self.form, block, next(iter(block), None)), pair_of(block))
         return read_block(self.form, block, part, self.render)
 
     def known(self, block: Any) -> Part | None:
@@ -206,7 +208,7 @@ class _Bedrock(Format):
         content, lost = value_of(part.content, note), None
         if isinstance(content, Mapping) and self.is_own(part):
             content = [{"type": "json", "json": content}]
-        elif not (isinstance(content, list) and all(map(_is_item, content))):
+        elif not (isinstance(content, list) and all(_is_item(one, at, note) for at, one in enumerate(content))):
             content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
         blocks = [{"text": content}] if isinstance(content, str) else list(map(_item_of, content))
         for at in note.get("json", ()):
@@ -243,7 +245,8 @@ def _mime(kind: str, form: str) -> str:
 
 
 def _content_of(items: list[Any]) -> tuple[Any, Json]:
-    """The stored content of a result, and its note, which is None for content that is kept as it is."""
+    """The stored content of a result, and its note, which names the items that are kept as they are. None for content
+    that no result has."""
     match items:
         case [{"text": str(text), **rest}] if not rest:
             return text, {}
@@ -258,17 +261,21 @@ def _content_of(items: list[Any]) -> tuple[Any, Json]:
             case {"json": value, **rest} if not rest:
                 found.append({"type": "text", "text": json.dumps(value, ensure_ascii=False)})
                 note.setdefault("json", []).append(at)
-            case {"image": Mapping() as file, **rest} | {"document": Mapping() as file, **rest} if not rest:
-                media = _media_of("image" if "image" in item else "document", file)
+            case Mapping():
+                media = _media_of(item)
+                found.append(dict(item) if media is None else media)
                 if media is None:
-                    return None, {}
-                found.append(media)
+                    note.setdefault("raw", []).append(at)
             case _:
                 return None, {}
     return found, note
 
 
-def _media_of(kind: str, file: Mapping[str, Any]) -> Json | None:
+def _media_of(item: Mapping[str, Any]) -> Json | None:
+    """The stored block of an image or document with bytes; None for other items."""
+    kind, file = next(iter(item.items()), ("", None))
+    if len(item) != 1 or kind not in _IN_RESULTS:
+        return None
     match file:
         case {"format": str(form), "source": {"bytes": {"data": str(data)}} as source, **rest}:
             if len(source) == 1 and rest.keys() <= {"name"}:
@@ -277,12 +284,12 @@ def _media_of(kind: str, file: Mapping[str, Any]) -> Json | None:
     return None
 
 
-def _is_item(block: Any) -> bool:
-    """Whether `_content_of` writes such blocks."""
+def _is_item(block: Any, at: int, note: Mapping[str, Any]) -> bool:
+    """Whether `_content_of` writes such a block at this place."""
     match block:
         case {"type": "text", "text": str()} | {"type": "image" | "document", "source": {"type": "base64"}}:
             return True
-    return False
+    return isinstance(block, Mapping) and at in note.get("raw", ())
 
 
 def _item_of(block: Any) -> Any:

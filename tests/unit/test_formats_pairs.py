@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redis_history import (
     HistoryStore,
@@ -19,8 +20,11 @@ from redis_history import (
 )
 from redis_history.agents.prompt import assemble_messages, assemble_prompt
 from redis_history.formats import Loss, from_anthropic, paired, to_anthropic, to_langchain, to_openai_chat
+from redis_history.formats.bedrock import from_bedrock, to_bedrock
+from redis_history.values.sizes import message_tokens
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
+from tests.unit.format_cases import through_storage
 
 #: The provider runs this tool itself.
 SEARCHED = [
@@ -174,3 +178,49 @@ def test_a_result_whose_call_was_compacted_is_left_out(place: int) -> None:
         assert refused(prompt.messages) == []
         assert refused(paired(store.get("c"), on_loss=lambda loss: None)) == []
         assert len(prompt.messages) == 3
+
+
+RAW = b"\x89PNG" * 100_000
+CITED = {"format": "txt", "name": "d", "source": {"text": "It rains."}, "citations": {"enabled": True}}
+RESULTS_OF_BEDROCK = {
+    "video": [{"text": "see"}, {"video": {"format": "mp4", "source": {"bytes": RAW}}}],
+    "in S3": [{"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k.png"}}}}, {"json": {"n": 1}}],
+    "search": [{"searchResult": {"source": "https://x.test", "title": "T", "content": [{"text": "It rains."}]}}],
+    "document": [{"document": CITED}],
+    "of a newer version": [{"hologram": {"text": "It rains."}}],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS_OF_BEDROCK)
+def test_a_result_of_bedrock_answers_its_call_whatever_it_contains(name: str) -> None:
+    use = {"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}
+    result = {"toolResult": {"toolUseId": "t1", "status": "success", "content": RESULTS_OF_BEDROCK[name]}}
+    items = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    said = through_storage(from_bedrock(items))
+    assert to_bedrock(said) == to_bedrock(paired(said)) == items
+    assert [message.role for message in said] == ["assistant", "tool"]
+    assert refused(said) == []
+    media = {"video": 3_000, "in S3": 1_000}.get(name, 0)
+    assert media < message_tokens(said[1]) < media + 100
+    text = to_openai_chat(said, on_loss=lambda loss: None)[1]["content"]
+    assert {"video": "see", "in S3": "[image]"}.get(name, "It rains.") in text
+    masked = replace(said[1], parts=(replace(said[1].parts[0], content="[masked]"),))
+    assert to_bedrock([masked])[0]["content"][0]["toolResult"]["content"] == [{"text": "[masked]"}]
+
+
+def test_an_opaque_result_of_bedrock_answers_its_call() -> None:
+    use = {"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}
+    items = [
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "t1"}}]},
+    ]
+    said = from_bedrock(items)
+    assert to_bedrock(paired(said)) == items
+    assert said[1].role == "tool"
+
+
+def test_tools_of_bedrock_itself_answer_in_the_message_of_the_model() -> None:
+    use = {"toolUse": {"toolUseId": "t", "name": "nova_grounding", "input": {}, "type": "server_tool_use"}}
+    result = {"toolUseId": "t", "content": [{"text": "r"}], "status": "success", "type": "nova_grounding_result"}
+    items = [{"role": "assistant", "content": [use, {"toolResult": result}, {"text": "a"}]}]
+    assert to_bedrock(assemble_messages([user("q"), *from_bedrock(items)], "me").messages)[1:] == items
