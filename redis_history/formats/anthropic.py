@@ -18,7 +18,7 @@ import base64
 import binascii
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -77,8 +77,7 @@ def to_anthropic(
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
     replies have, such as `usage`, because the API rejects them in a request.
     """
-    format_ = _Anthropic()
-    return format_.to(messages if shape == "original" else format_.with_own_ids(messages), shape, on_loss)
+    return _Anthropic().to(messages, shape, on_loss)
 
 
 def to_anthropic_system(
@@ -116,30 +115,29 @@ class _Anthropic(Format):
 
     def __init__(self) -> None:
         self._ids: set[str] = set()  # of the calls that were read
+        self._used: set[str] = set()  # the ids of the calls that were written
+        self._written: dict[str, list[str]] = {}  # these, by the ids that the calls had
         self._renamed: set[int] = set()  # the places of parts with another id, in the message that is written
 
-    def with_own_ids(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """The messages with ids of calls as the API wants them: each once, of its characters."""
-        used: set[str] = set()
-        open_ids: dict[str, list[str]] = {}
-        for message in messages:
-            parts: list[Part] = []
-            for part in message.parts:
-                if isinstance(part, ToolUsePart):
-                    id_ = part.id
-                    if not self.note(part).get("id"):
-                        plain = _OTHER.sub("_", part.id) or "call"
-                        others = (f"{plain}-{number}" for number in itertools.count(2))
-                        id_ = next(one for one in itertools.chain((plain,), others) if one not in used)
-                    used.add(id_)
-                    open_ids.setdefault(part.id, []).append(id_)
-                    part = part if id_ == part.id else replace(part, id=id_)
-                elif isinstance(part, ToolResultPart) and (known := open_ids.get(part.tool_use_id)):
-                    id_ = known.pop() if len(known) > 1 else known[0]
-                    part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
-                parts.append(part)
-            self._renamed = {at for at, part in enumerate(parts) if part is not message.parts[at]}
-            yield replace(message, parts=tuple(parts)) if self._renamed else message
+    def prepared(self, message: Message) -> Message:
+        """The message with ids of calls as the API wants them: each once, of its characters."""
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, ToolUsePart):
+                id_ = part.id
+                if not self.note(part).get("id"):
+                    plain = _OTHER.sub("_", part.id) or "call"
+                    others = (f"{plain}-{number}" for number in itertools.count(2))
+                    id_ = next(one for one in itertools.chain((plain,), others) if one not in self._used)
+                self._used.add(id_)
+                self._written.setdefault(part.id, []).append(id_)
+                part = part if id_ == part.id else replace(part, id=id_)
+            elif isinstance(part, ToolResultPart) and (known := self._written.get(part.tool_use_id)):
+                id_ = known.pop() if len(known) > 1 else known[0]
+                part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
+            parts.append(part)
+        self._renamed = {at for at, part in enumerate(parts) if part is not message.parts[at]}
+        return replace(message, parts=tuple(parts)) if self._renamed else message
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"

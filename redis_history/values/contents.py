@@ -2,7 +2,8 @@
 
 Parts that are kept opaque, tool results and tool inputs are JSON values of any form. A model reads their texts, and
 looks at an image or listens to a recording, whose base64 is not text for it. `readable` finds these by the form that
-providers and frameworks give them: OpenAI, Anthropic, Gemini, Mistral, Bedrock, MCP, the AI SDK, LangChain, Pydantic AI.
+providers and frameworks give them: OpenAI, Anthropic, Gemini, Mistral, Bedrock, MCP, the AI SDK, LangChain, Pydantic
+AI.
 
 Each value is visited once, to the depth that a message may have.
 """
