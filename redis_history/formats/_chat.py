@@ -188,8 +188,8 @@ class ChatFormat(Format):
 
     def _known_call(self, call: Any) -> ToolUsePart | None:
         match call:
-            case {"function": {"name": str(name), "arguments": raw}}:
-                value, style = parse_arguments(raw)
+            case {"function": {"name": str(name)} as function}:
+                value, style = parse_arguments(function.get("arguments"))
                 note: _notes.Json = {"arguments": style} if style else {}
             case {"type": "custom", "custom": {"name": str(name), "input": str(value)}}:
                 note = {"type": "custom"}

@@ -28,6 +28,7 @@ from redis_history.formats._content import (
     NOT_USABLE,
     anthropic_file,
     as_object,
+    given_arguments,
     is_image,
     split_data_url,
     text_or_none,
@@ -207,10 +208,11 @@ class _Anthropic(Format):
                 return ReasoningPart(text=text, signature=text_or_none(block.get("signature")), provider_meta=meta)
             case {"type": "redacted_thinking", "data": str(data)}:
                 return ReasoningPart(text="", signature=data, provider_meta={self.form: {"type": "redacted_thinking"}})
-            case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith(
-                "tool_use"
-            ):
-                note: Json = {} if kind == "tool_use" else {"type": kind}
+            case {"type": str(kind), "id": str(id_), "name": str(name)} if kind.endswith("tool_use"):
+                value, note = given_arguments(block.get("input"))
+                if not isinstance(value, dict):
+                    return None
+                note |= {} if kind == "tool_use" else {"type": kind}
                 note |= {"id": True} if id_ in self._ids or _OTHER.search(id_) or not id_ else {}
                 self._ids.add(id_)
                 return self.tool_use(id_, name, value, note)
@@ -237,6 +239,8 @@ class _Anthropic(Format):
     def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         note = self.note(part)
         value, lost = as_object(part.input, own=bool(note.get("parsed")))
+        if shape == "original" and value == {}:
+            value = note.get("empty", value)
         return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
 
     def result(self, part: ToolResultPart, shape: Shape) -> Rendered:

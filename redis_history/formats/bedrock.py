@@ -23,6 +23,7 @@ from redis_history.formats._content import (
     NOT_USABLE,
     as_object,
     data_url,
+    given_arguments,
     is_image,
     parsed,
     split_data_url,
@@ -154,7 +155,7 @@ class _Bedrock(Format):
             case {"text": str(text)}:
                 return TextPart(text=text)
             case {"toolUse": {"toolUseId": str(id_), "name": str(name)} as use}:
-                return self.tool_use(id_, name, use.get("input"), {})
+                return self.tool_use(id_, name, *given_arguments(use.get("input")))
             case {"toolResult": {"toolUseId": str(id_), "content": list(items)} as result}:
                 content, note = _content_of(items)
                 is_error = result.get("status") == "error"
@@ -199,7 +200,9 @@ class _Bedrock(Format):
         return {"reasoningContent": {"reasoningText": {"text": part.text, **signature}}}, None
 
     def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
-        own = value_of(part.input, self.note(part))
+        note = self.note(part)
+        own = value_of(part.input, note)
+        own = note.get("empty", own) if shape == "original" and own == {} else own
         value, lost = (own, None) if shape == "original" else as_object(own)
         return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": value}}, lost
 

@@ -330,3 +330,45 @@ def test_no_provider_gets_half_a_pair_whose_other_half_is_opaque(name: str) -> N
         assert ("'k'" in str(items)) == (not losses)
         assert "Go on." in str(items)
         assert form.to(said, shape="original", on_loss=losses.append)
+
+
+def responses_turn(**keys: Any) -> list[Any]:
+    return [
+        {"type": "function_call", "call_id": "k", "name": "f", **keys},
+        {"type": "function_call_output", "call_id": "k"},
+    ]
+
+
+def chat_turn(**keys: Any) -> list[Any]:
+    call = {"id": "k", "type": "function", "function": {"name": "f", **keys}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return [said, {"role": "tool", "content": "y", "tool_call_id": "k"}]
+
+
+def bedrock_turn(**keys: Any) -> list[Any]:
+    use = {"toolUse": {"toolUseId": "k", "name": "f", **keys}}
+    result = {"toolResult": {"toolUseId": "k", "status": "success", "content": [{"text": "y"}]}}
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+
+
+@pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}])
+@pytest.mark.parametrize("form", ["anthropic", "bedrock", "mistral", "openai_chat", "openai_responses"])
+def test_a_call_without_arguments_is_a_call_for_every_provider(form: str, given: dict[str, Any]) -> None:
+    named = {"input": value for value in given.values()}
+    use = {"type": "tool_use", "id": "k", "name": "f", **named}
+    items = {
+        "anthropic": [anthropic_turn(use), answered("k")],
+        "bedrock": bedrock_turn(**named),
+        "openai_responses": responses_turn(**given),
+    }.get(form, chat_turn(**given))
+    to, read = {**PROVIDERS, **{one.name: (one.to, one.from_) for one in FORMATS}}[form]
+    said = through_storage(read(items))
+    assert to(said, shape="original") == items
+    assert said[0].tool_uses[0].input == {}
+    for other in FORMATS:
+        losses: list[Loss] = []
+        sent = other.to(said, on_loss=losses.append)
+        assert is_valid(other.name, sent)
+        assert not losses
+    edited = replace(said[0], parts=(replace(said[0].tool_uses[0], input={"n": 1}),))
+    assert '"n"' in str(to([edited])).replace("'", '"')
