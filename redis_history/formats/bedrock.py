@@ -27,6 +27,7 @@ from redis_history.formats._content import (
     is_image,
     parsed,
     split_data_url,
+    standard_base64,
     text_or_none,
 )
 from redis_history.formats._format import Format
@@ -95,10 +96,18 @@ def packed(value: Any) -> Any:
 def unpacked(value: Any) -> Any:
     """The value that was `packed`."""
     if isinstance(value, dict):
-        if value.get(_BYTES) is True and isinstance(value.get("data"), str):
-            return base64.b64decode(value["data"])
+        if value.get(_BYTES) is True and (data := _decoded(value.get("data"))) is not None:
+            return data
         return {key: unpacked(inner) for key, inner in value.items()}
     return [unpacked(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _decoded(data: Any) -> bytes | None:
+    """The bytes of base64 of any style; None for what is not base64."""
+    try:
+        return base64.b64decode(standard_base64("".join(data.split())), validate=True)
+    except (AttributeError, ValueError):
+        return None
 
 
 class _Bedrock(Format):
@@ -212,7 +221,7 @@ class _Bedrock(Format):
         if isinstance(content, Mapping) and self.is_own(part):
             content = [{"type": "json", "json": content}]
         elif not (isinstance(content, list) and all(_is_item(one, at, note) for at, one in enumerate(content))):
-            content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
+            content, lost = converted(content, ("text",), lambda inner: self.render(inner, shape)[0])
         blocks = [{"text": content}] if isinstance(content, str) else list(map(_item_of, content))
         for at in note.get("json", ()):
             if at < len(blocks) and isinstance(text := blocks[at].get("text"), str) and (value := parsed(text)) != text:
@@ -228,6 +237,8 @@ class _Bedrock(Format):
         if part.reference is None or not form or (kind == "image" and form not in _IMAGES and shape != "original"):
             return None, NOT_USABLE
         if data is not None:
+            if _decoded(data) is None:
+                return None, NOT_USABLE
             source: Json = {"bytes": {_BYTES: True, "data": data}}
         elif part.reference.startswith("s3://") or shape == "original":
             key = self.note(part).get("held", "location")
@@ -290,8 +301,10 @@ def _media_of(item: Mapping[str, Any]) -> Json | None:
 def _is_item(block: Any, at: int, note: Mapping[str, Any]) -> bool:
     """Whether `_content_of` writes such a block at this place."""
     match block:
-        case {"type": "text", "text": str()} | {"type": "image" | "document", "source": {"type": "base64"}}:
+        case {"type": "text", "text": str()}:
             return True
+        case {"type": "image" | "document", "source": {"type": "base64", "data": data}}:
+            return _decoded(data) is not None
     return isinstance(block, Mapping) and at in note.get("raw", ())
 
 

@@ -354,7 +354,7 @@ def bedrock_turn(**keys: Any) -> list[Any]:
 @pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}])
 @pytest.mark.parametrize("form", ["anthropic", "bedrock", "mistral", "openai_chat", "openai_responses"])
 def test_a_call_without_arguments_is_a_call_for_every_provider(form: str, given: dict[str, Any]) -> None:
-    named = {"input": value for value in given.values()}
+    named = dict(zip(["input"], given.values(), strict=False))
     use = {"type": "tool_use", "id": "k", "name": "f", **named}
     items = {
         "anthropic": [anthropic_turn(use), answered("k")],
