@@ -171,7 +171,9 @@ class ChatFormat(Format):
         if not isinstance(part, TextPart | ReasoningPart):
             return {}
         note = self.note(part)
-        key = note.get("key")
+        key = text_or_none(note.get("key"))
+        if key is None:
+            return {}
         if isinstance(part, TextPart):
             if role != "assistant" or key not in self.text_keys:
                 return {}
