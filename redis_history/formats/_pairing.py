@@ -52,6 +52,8 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
         for target, places in results.items():
             moved.setdefault(target, []).append((message, places, []))
     for target, found in moved.items():
+        # The provider ends its code after the calls of the code have been answered.
+        found.sort(key=lambda one: pairing(one[0].parts[one[1][0]]).hosted)
         between = any(rest for _, _, rest in found[:-1])
         role: Role | None
         for message, places, rest in found:

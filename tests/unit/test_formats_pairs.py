@@ -295,6 +295,13 @@ def test_calls_that_one_provider_ran_are_calls_like_any_other_for_another_one(fo
         )
 
 
+def test_a_late_result_of_a_call_by_code_comes_before_the_end_of_the_code() -> None:
+    late = [anthropic_turn(CODE, called("a", **BY_CODE)), anthropic_turn(END, SAID), answered("a")]
+    said = from_anthropic(late)
+    for messages in paired(said), assemble_messages([user("q"), *said], "me").messages[1:]:
+        assert to_anthropic(messages) == [late[0], late[2], late[1]]
+
+
 def test_code_that_gemini_ran_stays_with_the_model() -> None:
     """Gemini streams code and its result as contents of their own."""
     code, result = {"code": "1+1", "language": "PYTHON"}, {"outcome": "OUTCOME_OK", "output": "2"}
