@@ -325,3 +325,18 @@ async def test_nobody_changes_what_another_user_has_just_begun(store: Any, metho
             assert (record.user_id, record.revision) == ("bob", 2)
             assert await store.list_turns() == []
             assert await store.list_conversations(forked_from=name) == []
+
+
+@pytest.mark.proves("authorize")
+async def test_a_change_of_a_former_record_comes_without_the_record_of_another_user(store: Any, follow: Any) -> None:
+    """The stream is behind: its events are older than the conversation of bob, who used the id again."""
+    await store.create_conversation(Conversation("c", user_id="ann"))
+    start = (await store.snapshot("c")).cursor
+    for number in range(100):
+        await store.update_conversation("c", title=f"ann's {number}")
+    ann = await follow("ann", at("c", "events", after=str(start)))
+    assert (await ann.event())[0] == "conversation"
+    await store.delete_conversation("c")
+    await store.create_conversation(Conversation("c", user_id="bob", title="bob's secret", metadata={"pin": 1}))
+    while (event := await ann.event()) is not None:
+        assert "bob" not in str(event)
