@@ -285,8 +285,8 @@ class StoredChat:
 
 
 def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | None:
-    """Return a message with its new content; its author and pin stay unchanged. None: there is no new content. Raises
-    Refused for the message of another user, unless it is edited in a fork."""
+    """Return a message with its new content, whose author is the user; its pin stays unchanged. None: there is no new
+    content. Raises Refused for the message of another user, unless it is edited in a fork."""
     author = kept.participant
     if not asked.messages:
         return None
@@ -296,7 +296,7 @@ def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | N
     changed = asked.messages[-1]
     # The new content may come with another id, which a UI message would get again.
     meta = {form: {**note, "of": kept.id} for form, note in changed.provider_meta.items()}
-    return replace(kept, parts=changed.parts, provider_meta=meta, participant=user or author)
+    return replace(kept, parts=changed.parts, provider_meta=meta, participant=user)
 
 
 def _requests_in(stored: Sequence[Message]) -> list[dict[str, Any]]:

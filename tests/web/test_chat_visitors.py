@@ -354,6 +354,28 @@ async def test_a_fork_is_owned_by_its_maker(serve: Any, store: AsyncHistoryStore
     assert record.user_id == "bob"
 
 
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize(("who", "status"), [("", 403), ("bob", 403), ("ann", 200)])
+async def test_who_edits_a_message_is_its_author(
+    serve: Any, store: AsyncHistoryStore, protocol: str, who: str, status: int
+) -> None:
+    """A visitor who is not signed in, or is another user, edits a message of ann only in a fork, where it is theirs."""
+    them = Participant("user", who) if who else None
+    hers = user("I love it.", id="m1", participant=Participant("user", "ann", display_name="Ann"))
+    await store.append(CHAT, hers)
+    client = await serve(speaker(store), protocol=protocol, participant=lambda _: them)
+    for fork in ("fork", None):
+        more = {"messageId": "m1"} | ({"fork": fork} if fork else {})
+        body = asked("I owe you.", "m1", **more)
+        if protocol == "ag-ui":
+            body = ag({"id": "m1", "role": "user", "content": "I owe you."}, forwardedProps=more)
+        assert (await client.post("", json=body)).status_code == (200 if fork else status)
+        [kept, *_] = await store.get(fork or CHAT)
+        changed = fork or status == 200
+        assert (kept.text, kept.participant) == (("I owe you.", them) if changed else (hers.text, hers.participant))
+
+
 async def test_ag_ui_takes_only_what_a_user_may_say(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(speaker(store), protocol="ag-ui", **owners(store))
     said = {"id": "u1", "role": "user", "content": "Hello"}
