@@ -163,13 +163,18 @@ class StoredChat:
             await self._store.retry_turn(chat, agent_name=self._agent_name)
         return Question.again(message.id, self._agent_name, runs)
 
-    async def is_copy_of(self, asked: Asked) -> Message | None:
-        """The stored message that a request repeats without adding anything; None: it adds something."""
+    async def count_new(self, asked: Asked) -> int:
+        """The number of messages and decisions that a request adds; 0: it repeats another one."""
+        stored = await self._lookup(asked)
+        decided = sum(one["id"] in asked.responses and "approved" not in one for one in _requests_in(stored))
+        unknown = await self._unknown(asked.conversation_id, asked.messages)
+        return decided + len(self._new_results(asked, stored)) + len(unknown)
+
+    async def last_of(self, asked: Asked) -> Message | None:
+        """The last stored message of a request that adds nothing."""
         if asked.messages:
             return await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
-        stored = await self._lookup(asked)
-        is_open = any("approved" not in one for one in _requests_in(stored) if one["id"] in asked.responses)
-        return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
+        return _given(asked, await self._lookup(asked))
 
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
         """Return the messages that are not stored. Front ends repeat unanswered messages; stored ones stay
