@@ -231,11 +231,11 @@ class ChatEndpoints(Guarded):
             await rights.ask(asked.fork or chat, "read")
         self._check_open()
         user = await self.signed_in(http)
-        with self._places.stream(user) as place:
+        with self._places.stream(user) as place, self._places.asking(asked.fork or chat):
             kept = None if asked.replaces is None else await self._chat.replaced(asked)
             edit = None if kept is None else edited(asked, kept, user)
             if asked.fork is not None and kept is not None:
-                await self._places.check_answer(user, asked.fork, self._is_owed)
+                await self._places.take_answer(user, asked.fork, self._is_owed)
                 await self._chat.fork(asked, rights, kept, user, asked.fork)
                 asked.conversation_id = asked.fork
             async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
@@ -321,7 +321,7 @@ class ChatEndpoints(Guarded):
     async def _check_room(self, asked: Asked, kept: Message | None, user: Participant | None, new: int) -> None:
         """Raises Refused unless this request with `new` messages may ask for an answer."""
         chat = asked.conversation_id
-        await self._places.check_answer(user, chat, self._is_owed)
+        await self._places.take_answer(user, chat, self._is_owed)
         turn = await turn_of(self._store, chat, self._agent_name)
         run = await self._store.get_run(chat)
         if self._busy == "refuse" and (is_owed(turn) or (run is not None and run.is_active)):
