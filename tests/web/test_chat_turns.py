@@ -1,7 +1,7 @@
 """A chat whose answers are turns: workers of other processes, joined messages, and repeated attempts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -298,7 +298,7 @@ async def test_owed_answers_are_limited_for_requests_at_once(serve: Any, store: 
         asyncio.create_task(client.post("", json=asked("x", "m", id=f"chat {number}"))): f"chat {number}"
         for number in range(30)
     }
-    await until(lambda: are_done(sent, 27))
+    await until(lambda: are_decided(store, sent))
     refused = [one for one in sent if one.done()]
     assert {one.result().status_code for one in refused} == {503 if option == "answers" else 429}
     owed = {turn.conversation_id for turn in await store.list_turns()}
@@ -308,5 +308,6 @@ async def test_owed_answers_are_limited_for_requests_at_once(serve: Any, store: 
         assert {answered.status_code for answered in await asyncio.gather(*sent)} > {200}
 
 
-async def are_done(tasks: Iterable[asyncio.Task[Any]], count: int) -> bool:
-    return sum(one.done() for one in tasks) >= count
+async def are_decided(store: AsyncHistoryStore, sent: Collection[asyncio.Task[Any]]) -> bool:
+    """Whether each of these requests is refused, or is owed an answer."""
+    return sum(one.done() for one in sent) + len(await store.list_turns()) >= len(sent)
