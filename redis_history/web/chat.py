@@ -37,7 +37,7 @@ from redis_history.values._validation import (
 from redis_history.values.runs import RunInfo
 from redis_history.values.turns import Turn
 from redis_history.web._feed import Feed, Reader
-from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, read_body
 from redis_history.web._places import ChatLimits, Place, Places
 from redis_history.web._questions import Question, find, is_owed, runs_of, turn_of
 from redis_history.web.access import Authorize, Guarded, SignedIn
@@ -236,6 +236,9 @@ class ChatEndpoints(Guarded):
             edit = None if kept is None else edited(asked, kept, user)
             if asked.fork is not None and kept is not None:
                 await self._places.take_answer(user, asked.fork, self._is_owed)
+                source = await rights.confirm(chat)  # whose owner is that of the fork if nobody is signed in
+                owner = user.id if user is not None else None if source is None else source.user_id
+                await self._store.execute(check_budget(owner))
                 await self._chat.fork(asked, rights, kept, user, asked.fork)
                 asked.conversation_id = asked.fork
             async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
@@ -249,7 +252,10 @@ class ChatEndpoints(Guarded):
             body = await read_body(http, limits.body, remedy, grow=grow, patience=limits.patience)
             chat, given = await _aside(len(body), self._protocol.begin, body)
             await rights.ask(chat, "append")
-            return await _aside(len(body), self._protocol.read, given), rights
+            asked = await _aside(len(body), self._protocol.read, given)
+        if asked.fork is not None and asked.replaces is None:
+            raise bad_input("a fork needs the messageId of the message that it edits or answers again")
+        return asked, rights
 
     async def _begin(
         self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
