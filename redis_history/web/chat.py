@@ -142,8 +142,8 @@ class ChatEndpoints(Guarded):
         self._signals = EndSignals(self._end_streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
+        if scope["type"] != "http":
+            await Router(lifespan=self.lifespan)(scope, receive, send)  # closes a WebSocket
             return
         self._work()
         http = Request(scope, receive)

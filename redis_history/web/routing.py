@@ -19,7 +19,7 @@ from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route, Router
+from starlette.routing import Mount, Route, Router, request_response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -145,7 +145,10 @@ class LiveView(Guarded):
             response = refused.response
         # In the form in which routers of Starlette find what is below a mount point.
         path = unquote(path_of(scope).decode("ascii", "replace"))
-        await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
+        try:
+            await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
+        except HTTPException as error:  # there is no such file
+            await self._refuse(http, error, send)
 
     @cached_property
     def _pages(self) -> Router:
@@ -173,11 +176,22 @@ class LiveView(Guarded):
             response = self.preflight(http) or await self._answer(http)
         except ClientDisconnect:
             return  # the client has disconnected
-        except Exception as error:
-            if isinstance(error, HTTPException) and "app" in http.scope and not self._callers.is_named(http):
-                raise  # of `authorize`: the application answers it, but without headers for pages elsewhere
+        except HTTPException as error:  # of `authorize`
+            await self._refuse(http, error, send)
+            return
+        except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = self.failure(error)
         await response(http.scope, http.receive, send)
+
+    async def _refuse(self, http: Request, error: HTTPException, send: Send) -> None:
+        """Answer with an exception: as the application does, if there is one, and with the headers of all responses."""
+
+        async def refuse(request: Request) -> Response:
+            if "app" in http.scope:
+                raise error
+            return self.failure(error)
+
+        await request_response(refuse)(http.scope, http.receive, send)
 
     async def _answer(self, http: Request) -> Response:
         path = path_of(http.scope)
