@@ -205,18 +205,19 @@ async def _of_owner(view: LiveView, request: ApiRequest, query: str, limit: int,
     kept: dict[str, bool] = {}
     found: list[Any] = []
     for offset in range(0, _MOST_EXAMINED, _MOST_HITS):
-        hits = await view.store.search_all(query, limit=_MOST_HITS, offset=offset, highlight=True, **options)
+        shown = len(found) < limit  # the others only count
+        hits = await view.store.search_all(query, limit=_MOST_HITS, offset=offset, highlight=shown, **options)
+        if rights.is_open:
+            return hits
         names = {hit.conversation_id for hit in hits} - kept.keys()
         lives = await rights.unchanged(await rights.readable(names))
         kept |= {name: name in lives for name in names}
         found += [hit for hit in hits if kept[hit.conversation_id]]
-        if all(kept.values()) or len(hits) < _MOST_HITS:
-            break
-        if len(found) > limit:
-            return SearchHits(found[:limit], limit, "there are more matches")
-    if all(kept.values()):
-        return SearchHits(found[:limit], hits.total, hits.incomplete)
-    return SearchHits(found[:limit], len(found), "not all matches were examined" if found and offset else None)
+        if len(hits) < _MOST_HITS:  # these were all
+            return SearchHits(found[:limit], len(found), hits.incomplete if all(kept.values()) else None)
+    if len(found) > limit:
+        return SearchHits(found[:limit], limit, "there are more matches")
+    return SearchHits(found, len(found), "not all matches were examined" if found else None)
 
 
 async def approvals(view: LiveView, request: ApiRequest) -> Response:
