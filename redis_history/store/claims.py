@@ -42,9 +42,10 @@ class Claim(Struct, frozen=True):
 
 class TurnEnd(Struct, frozen=True):
     """The end of the turn that a run answers. `how`: "done"; "back" (its worker stops, and it is due immediately);
-    "wait"; or the name of the error that ended the attempt. `taken`: ids of messages that came during the run, and
-    were answered, too. `agent_name`: whose turn it is. `revision`: the newest that a write of the run got. If the
-    conversation has an older one, a failover has lost the answer, and "done" becomes "back"."""
+    "later" (it is due soon, because other runs have reserved the rest of the budget); "wait"; or the name of the error
+    that ended the attempt. `taken`: ids of messages that came during the run, and were answered, too. `agent_name`:
+    whose turn it is. `revision`: the newest that a write of the run got. If the conversation has an older one, a
+    failover has lost the answer, and "done" becomes "back"."""
 
     how: str
     taken: tuple[str, ...] = ()

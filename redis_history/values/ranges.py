@@ -1,7 +1,7 @@
 """Ranges at the beginning of a conversation that separate no tool call from its result. Pure.
 
 `pairs` says which call a result answers. A call without a result waits for one, and is not removed, until its author
-has written again after somebody else: then the author has given it up.
+has written again after somebody else: then the author has given it up. A call that waits for approval is not given up.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from redis_history.values.approvals import asks
 from redis_history.values.message import Message
 from redis_history.values.pairs import OpenCalls, groups, tool_parts
 
@@ -85,11 +86,12 @@ class Ranges:
             self._author = author
             for call in self._calls.pop(author, ()):
                 call.settled = True
-        for _, (is_call, call_id, agent) in tool_parts(message):
+        for at, (is_call, call_id, agent) in tool_parts(message):
             if is_call:
                 call = _Call(index)
                 self._open.call(call_id, agent, call)
-                self._new_calls.append(call)
+                if not asks(message.parts[at]):
+                    self._new_calls.append(call)
             elif (answered := self._open.answer(call_id, agent)) is not None:
                 if answered.live:  # the reply stays, so this result must
                     self._end_before(index)

@@ -231,6 +231,12 @@ class Budget(Struct, frozen=True):
     exhausted: bool
 
 
+def is_used_up(budget: Budget) -> bool:
+    """Whether no run can begin even after all reservations have ended."""
+    over_tokens = budget.tokens is not None and budget.used.total_tokens >= budget.tokens
+    return over_tokens or (budget.cost is not None and budget.used.cost >= budget.cost)
+
+
 class Limits(Struct, frozen=True, array_like=True):
     """The limits that `set_budget` stores. `cost` and `reserved_cost` are billionths. `reserved_…`: what a run
     holds back."""

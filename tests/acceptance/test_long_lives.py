@@ -11,7 +11,7 @@ from tests.support.faults import KilledError
 from tests.support.servers import RealServer, Start
 
 COUNT = 5000
-#: Milliseconds for which one call may keep the server busy, if removing as many small keys with one command takes a third.
+#: Milliseconds for which one call may keep the server busy, if one command removes as many small keys in a third.
 MOST = 20.0
 
 

@@ -1,13 +1,14 @@
 """Turns that wait for the approval of a call: the decision owes them again."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from redis_history import Conversation, Usage, assistant, tool, tool_result, user
+from redis_history import Conversation, Usage, assistant, errors, tool, tool_result, user
 from tests.conformance.test_approvals import asking, open_calls
 from tests.conformance.test_turns import ended, statuses, taken, turns
-from tests.conformance.test_workers import worker_of, working
+from tests.conformance.test_workers import until_answered, worker_of, working
 from tests.support.servers import until
 
 
@@ -68,6 +69,71 @@ async def test_a_question_that_answers_the_last_open_call(store: Any, agent: str
     assert found == ({None: ("owed", ("q", "r"))} if agent is None else {None: ("owed", ("q",)), "b": ("owed", ("r",))})
     assert await store.list_approvals() == []
     assert (await store.usage(user_id="ann")).total_tokens == 4
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_decision_before_the_attempt_ends_owes_the_turn_again(store: Any, approved: bool) -> None:
+    """The attempt does not know the decision."""
+    await store.ask("c", user("pay", id="q"))
+    run = await taken(store)
+    await store.append("c", asking("c1"))
+    await store.decide("c", "c1", approved)
+    assert await statuses(store) == ["running"]
+    await store.append("c", assistant("I have asked for approval."))
+    assert await ended(store, run)
+    [turn] = await turns(store)
+    assert (turn.status, turn.message_ids) == ("owed", ("q",))
+    assert await ended(store, await taken(store))
+    assert await statuses(store) == []
+
+
+async def test_an_attempt_that_answers_its_own_request_is_not_repeated(stores: Any) -> None:
+    store, attempts = stores(), []
+
+    async def answer(run: Any) -> None:
+        attempts.append(run.turn.attempt)
+        await run.append(asking("c1"))
+        await run.append(tool(tool_result("c1", "not needed")))
+
+    async with working(worker_of(store, answer)):
+        await stores().ask("c", user("pay", id="q"))
+        await until_answered(store)
+    assert attempts == [1]
+
+
+async def test_a_decision_during_the_answer_of_another_agent_repeats_nothing(store: Any) -> None:
+    await _waiting(store, "c1")
+    await store.ask("c", user("and you?", id="q2"), agent_name="b")
+    run = await taken(store, agent="b")
+    await store.decide("c", "c1", True)
+    assert await ended(store, run)
+    assert [(turn.agent_name, turn.status) for turn in await turns(store)] == [(None, "owed")]
+
+
+async def test_a_decision_does_not_wait_for_a_wakeup(store: Any) -> None:
+    await _waiting(store, "c1")
+    await store.ask("c", user("wake up", id="w"), at=timedelta(hours=1))
+    assert (await taken(store)).turn is None
+    await store.decide("c", "c1", True)
+    run = await taken(store)
+    assert run.turn.turn.message_ids == ("q",)
+    assert await ended(store, run)
+    [turn] = await turns(store)
+    assert (turn.status, turn.message_ids) == ("owed", ("w",))
+
+
+async def test_a_request_is_not_given_up_by_a_later_answer(store: Any) -> None:
+    """So it is in no archive, where nobody could decide it."""
+    await _waiting(store, "c1")
+    await store.ask("c", user("any news?", id="q2"))
+    run = await taken(store)
+    await store.append("c", assistant("Not yet.", id="a2"))
+    assert await ended(store, run)
+    with pytest.raises(errors.TornPairError):
+        await store.compact("c", through="a2", summary="They talked.")
+    assert await open_calls(store) == [("c", "c1")]
+    assert (await store.decide("c", "c1", True)).approved
+    await store.compact("c", through="a2", summary="They talked.")
 
 
 async def test_requests_of_other_answers_keep_no_turn(store: Any) -> None:

@@ -278,6 +278,26 @@ async def test_a_worker_that_stops_gives_its_turn_back(store: Any) -> None:
     assert await due(store) == ["c"]
 
 
+async def test_an_attempt_that_waits_for_reservations_does_not_count(store: Any) -> None:
+    """Workers leave the owner's other turns alone, too."""
+    first, second = [name for name in map(str, range(2000)) if Keyspace.bucket_of(name) == 3][:2]
+    for name, owner in ((first, "u"), (second, "u"), ("of another", "v")):
+        await store.create_conversation(Conversation(name, user_id=owner))
+        await store.ask(name, user("x"))
+    for attempt, error in ((0, None), (0, None), (1, "ValueError"), (1, "ValueError")):
+        run = await taken(store, first)
+        assert run.turn is not None
+        if run.turn.turn.error is None and attempt:
+            await failed(store, run)
+            run = await taken(store, first)
+        assert await ended(store, run, "later", status="failed")
+        [turn] = await turns(store, first)
+        assert (turn.status, turn.attempt, turn.error) == ("owed", attempt, error)
+        assert (await taken(store, first)).turn is None
+        assert await due(store) == ["of another"]
+        assert await store.retry_turn(first)
+
+
 async def test_a_worker_that_left_before_it_knew_its_turn_gives_it_back(store: Any) -> None:
     await store.ask("c", user("x"))
     op = TakeRun("c", ((new_token(), None),), False, claim=claim())
@@ -417,6 +437,10 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], dict[str, str | None]]] = {
     "erase": (lambda store: store.erase("c"), NONE),
     "clear": (lambda store: store.clear("c"), NONE),
     "restore": (lambda store: store.restore("c", [user("new")]), NONE),
+    "delete_messages, then the question again": (lambda store: and_again(store, store.delete_messages, ["q"]), NONE),
+    "erase, then the question again": (lambda store: and_again(store, store.erase), NONE),
+    "clear, then the question again": (lambda store: and_again(store, store.clear), NONE),
+    "restore, then the question again": (lambda store: and_again(store, store.restore, []), NONE),
     "restore with the question": (lambda store: store.restore("c", [user("question", id="q")]), SAME),
     "compact": (lambda store: store.compact("c", through="q", summary=summary(id="s")), SAME),
     "expand": (lambda store: compact_and_expand(store), SAME),
@@ -440,6 +464,12 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], dict[str, str | None]]] = {
 async def reply(store: Any) -> None:
     async with store.stream("c") as one:
         await one.write("x")
+
+
+async def and_again(store: Any, remove: Callable[..., Any], *arguments: Any) -> None:
+    """Remove the question, and store it again as a message that asks nothing."""
+    await remove("c", *arguments)
+    await store.append("c", user("question", id="q"))
 
 
 async def compact_and_expand(store: Any) -> None:
@@ -524,6 +554,27 @@ async def test_a_cap_that_removes_the_question_ends_the_turn(stores: Any) -> Non
     assert await turns(store) == []
     assert (await taken(store)).fence is None
     await _nothing_is_left(stores, store)
+
+
+async def test_a_wakeup_waits_for_its_time_when_the_question_is_gone(store: Any) -> None:
+    await store.ask("c", user("now", id="q"))
+    await store.ask("c", user("wake up", id="w"), at=timedelta(hours=1))
+    assert await due(store) == ["c"]
+    await store.delete_messages("c", ["q"])
+    [turn] = await turns(store)
+    assert turn.due_at > datetime.now(UTC) + timedelta(minutes=50)
+    assert (await taken(store)).turn is None
+    assert await due(store) == []
+
+
+async def test_a_question_after_a_removal_begins_anew(store: Any) -> None:
+    await store.ask("c", user("x", id="q"))
+    await failed(store, await taken(store, first=60_000))
+    await store.clear("c")
+    await store.ask("c", user("y", id="r"))
+    [turn] = await turns(store)
+    assert (turn.status, turn.message_ids, turn.attempt, turn.error) == ("owed", ("r",), 0, None)
+    assert (await taken(store)).turn is not None
 
 
 async def test_an_import_owes_nothing(store: Any, tmp_path: Path) -> None:

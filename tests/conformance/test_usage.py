@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -13,8 +14,8 @@ from msgspec.structs import replace
 from redis_history import Conversation, Message, Usage, assistant, user
 from redis_history.errors import BudgetExceededError, InvalidInputError, InvalidMessageError, RunBusyError
 from redis_history.integrations.importers import async_export_messages, async_import_messages
-from redis_history.store.operations import Append, ReplyEnd, UpdateMessage
-from redis_history.store.operations.usage import SetBudget, TakeBudget
+from redis_history.store.operations import Append, ReplyEnd, UpdateMessage, usage
+from redis_history.store.operations.usage import KeepBudget, SetBudget, TakeBudget
 from tests.conformance.test_stream import execute
 from tests.support.servers import until
 
@@ -420,6 +421,23 @@ async def test_a_run_that_waited_is_judged_again(stores: Any) -> None:
         with pytest.raises(RunBusyError):
             await enter(other.run("c"))
     assert (await store.get_budget("ann")).running == 0, "a busy run reserves nothing"
+
+
+@pytest.mark.proves("budgets")
+async def test_a_long_run_keeps_its_reservation(stores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "RESERVED_SECONDS", 1.0)
+    store, other = stores(), stores()
+    for name in ("c", "d", "nobody's"):
+        await store.create_conversation(Conversation(name, user_id=None if name == "nobody's" else "ann"))
+    await store.set_budget("ann", tokens=1000, reserve=1.0)
+    over = time.monotonic() + 1.3
+    async with store.run("nobody's"), store.run("c") as run:
+        await until(lambda: time.monotonic() > over, "the reservation to end without a renewal")
+        assert (await other.get_budget("ann")).running == 1
+        with pytest.raises(BudgetExceededError):
+            await enter(other.run("d"))
+    assert (await other.get_budget("ann")).running == 0
+    assert (await execute(store, KeepBudget("ann", run.run_id))).running == 0, "a late renewal"
 
 
 async def enter(run: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import AsyncWorker, Conversation, RetryPolicy, Worker, errors, tool_use, user
+from redis_history import AsyncWorker, Conversation, RetryPolicy, Usage, Worker, assistant, errors, tool_use, user
 from redis_history.store.operations import LookForTurns, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
@@ -191,6 +191,45 @@ async def test_a_failing_answer_is_repeated_and_parked(store: Any) -> None:
     calls = [part.id for message in await store.get("c") for part in message.tool_uses]
     results = [part.tool_use_id for message in await store.get("c") for part in message.tool_results]
     assert results == calls == [f"call {number}" for number in range(1, 5)]
+
+
+@pytest.mark.smoke
+@pytest.mark.proves("turns")
+async def test_a_question_waits_while_other_runs_reserve_the_budget(stores: Any) -> None:
+    """That is no attempt, and does not hold up other owners."""
+    store, other = stores(), stores()
+    attempts: dict[str, int] = {}
+
+    async def answer(run: Any) -> None:
+        attempts[run.conversation_id] = run.turn.attempt
+
+    for name in ("a1", "a2", "b"):
+        await store.create_conversation(Conversation(name, user_id=name[0]))
+    await store.set_budget("a", tokens=1000, reserve=1.0)
+    await store.ask("a2", user("x"))
+    async with other.run("a1"), working(worker_of(store, answer, attempts=1)):
+        await until_tried(store, "a2")
+        await store.ask("b", user("x"))
+        await until_answered(store, user_id="b")
+        [turn] = await store.list_turns()
+        assert turn.error is None
+        await store.set_budget("a", tokens=10_000, reserve=0.1)
+        await until_answered(store)
+    assert attempts == {"a2": 1, "b": 1}
+    await store.ask("a2", user("y"))
+    await store.append("a1", assistant("x", usage=Usage(10_000)))
+    async with working(worker_of(store, answer, attempts=1)):
+        await until_status(store, "parked")
+    [turn] = await store.list_turns()
+    assert turn.error == "BudgetExceededError", "usage does not end"
+
+
+async def until_tried(store: Any, conversation_id: str) -> None:
+    async def so() -> bool:
+        run = await store.get_run(conversation_id)
+        return run is not None and not run.is_active
+
+    await until(so, "a run that has ended")
 
 
 async def test_what_was_taken_up_is_answered_and_the_rest_is_the_next_turn(stores: Any) -> None:

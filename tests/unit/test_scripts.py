@@ -140,7 +140,7 @@ def test_arguments_are_packed_in_the_order_of_their_declaration() -> None:
     assert Arguments.of("a b? *rest").packer("")(b=b"2", rest=[b"3", b"4"], a=b"1") == [b"1", b"2", b"3", b"4"]
     end = {"lease": b"R", "fence": b"7", "run_id": b"id", "status": b"completed", "rest": b"0"}
     assert RUN.args("end", **end) == [b"end", b"R", b"7", b"id", b"completed", b"0"]
-    assert RUN.args("end", **end, turn=b"done", taken=[b"m"])[6:] == [b"done", b"m"]
+    assert RUN.args("end", **end, turn=b"done", revision=b"3", taken=[b"m"])[6:] == [b"done", b"3", b"m"]
 
 
 def test_arguments_of_a_script_follow_those_of_all_changes() -> None:

@@ -51,8 +51,8 @@ _SPREAD: Final = 0.2
 #: Seconds until the next look if none of the turns that were found could be taken, and after errors of the server.
 _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
-#: Seconds after which found turns are looked for again, because other workers may have taken them. Each race that another
-#: worker won makes it a fraction, down to the second value: many workers take what they found in much less than a second.
+#: Seconds after which found turns are looked for again, because other workers may have taken them. Each race that
+#: another worker won makes it a fraction, down to the second value: many workers take what they found much faster.
 _FRESH: Final = 1.0
 _SHORTEST_FRESH: Final = 0.05
 #: Turns among which a worker chooses after another one was faster, for each such race, and at most.
@@ -125,7 +125,7 @@ class AsyncWorker:
         self._hints: deque[str] = deque(maxlen=_HINTS)
         self._seats: dict[str, int | str] = {}  # the owners of the runs, if their number is limited
         self._keep_seats_at = 0.0
-        self._full: dict[str, float] = {}  # queues of owners whose turns wait for a seat, and until when
+        self._full: dict[str, float] = {}  # queues of owners whose turns wait for other runs, and until when
         self._queues: dict[str, str] = {}  # by run, that of its owner
         self._seen: deque[str] = deque()  # conversations whose next turn is due at a time that it does not know
         self._signal: Signal | None = None
@@ -375,14 +375,21 @@ class AsyncWorker:
                 await resolve(self._answer(run))
         except (errors.RunStopped, errors.RunLostError) as error:
             _logger.info("the answer to conversation %r ended: %s", name, error)
-        except Exception:
-            _logger.exception("the answer to conversation %r failed", name)
+        except Exception as error:
+            if run._postponed:
+                _logger.info("the answer to conversation %r waits for other runs: %s", name, error)
+            else:
+                _logger.exception("the answer to conversation %r failed", name)
         finally:
             await self._leave_seat(run.run_id)
             with self._lock:
                 self._running.pop(run.run_id, None)
                 self._jobs.pop(run.run_id, None)
-                self._queues.pop(run.run_id, None)
+                queue = self._queues.pop(run.run_id, "")
+            if run._postponed and queue:
+                self._full[queue] = time.monotonic() + _FULL * rng.uniform(0.5, 1.0)
+            elif self._full.pop(queue, None) is not None:
+                self._look_at = 0.0  # another turn of the owner may begin now
             self._seen.append(run.conversation_id)  # what it is owed now, perhaps after a pause, must be looked at
             self._wake()
 

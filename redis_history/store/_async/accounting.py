@@ -85,7 +85,7 @@ class AsyncAccounting(AsyncExecuting):
         Each active run reserves a share of the limits, `reserve`, from 0 to 1, so that several runs do not begin
         with the same remainder: with 0.1 at most ten runs of an owner are active, fewer as the budget is used. Choose
         it about as large as the most expensive run. The last run may exceed the limit. A reservation ends with its
-        run, or 10 minutes after its beginning.
+        run, or 10 minutes after its process was killed.
         """
         _check_user(user_id)
         limits = limits_of(tokens, cost, period, reserve)

@@ -1,8 +1,8 @@
 """Renewals and wake-ups for the runs of a store, in the background.
 
 One job per store renews all its runs and keeps the places of waiting callers, so its cost does not grow with their
-number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals
-notice both, too.
+number. Another one renews the reservations of budgets, which may be on a server that hangs. The server wakes a holder
+that is asked to stop, and the first in the queue when a run ends. The renewals notice both, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redis_history.errors import RedisHistoryError, RunBusyError, StoreClosedError
 from redis_history.store import refusals
 from redis_history.store._async._runtime import Job, Signal, spawn, uninterrupted
 from redis_history.store.operations import EndRun, KeepRuns, LeaveRun, RunOutcome, TakeRun
+from redis_history.store.operations.usage import KeepBudget, renewal_seconds
 from redis_history.values.runs import POLL_SECONDS, RENEW_SECONDS, RUN_SECONDS, RunInfo
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class AsyncRunKeeper:
         self._closed = False
         self._signal: Signal | None = None
         self._job: Job | None = None
+        self._budget_job: Job | None = None
 
     async def take(self, run: AsyncRun, wait: float) -> bool:
         ends = time.monotonic() + wait
@@ -110,13 +113,13 @@ class AsyncRunKeeper:
         """End the job. Runs expire."""
         with self._guard:
             self._closed = True
-            job = self._job
+            jobs = [job for job in (self._job, self._budget_job) if job is not None]
             runs = [*self._held.values(), *(run for waiting in self._waiting.values() for run in waiting)]
         self.wake()
         for run in runs:
             if not run._ended:  # else its end may be under way, after a cancellation
                 run._fail(StoreClosedError("the store was closed"))
-        if job is not None:
+        for job in jobs:
             await job.stop()
 
     def _add_waiting(self, run: AsyncRun) -> None:
@@ -192,6 +195,7 @@ class AsyncRunKeeper:
                     for name, runs in self._waiting.items()
                     if now >= self._poll_at[name] or any(run._rung for run in runs)
                 }
+            self._renew_budgets()
             try:
                 if held:
                     if due:
@@ -207,6 +211,7 @@ class AsyncRunKeeper:
                 continue
             with self._guard:
                 waits = [*self._poll_at.values(), *([self._renew_at] if self._held else [])]
+                waits += [run._renew_budget_at for run, _ in self._reserving()]
             await signal.wait(max(0.0, min(waits, default=0.0) - time.monotonic()))
 
     async def _renew(self, runs: list[AsyncRun]) -> None:
@@ -230,6 +235,29 @@ class AsyncRunKeeper:
         """Whether this process has been trying to renew the run since before it expired. If not, it hung."""
         trying = self._trying_since
         return (time.monotonic() if trying is None else trying) - run._renewed_at < RUN_SECONDS
+
+    def _reserving(self) -> list[tuple[AsyncRun, int | str]]:
+        """The runs that hold a part of their owner's budget, and the owners."""
+        return [(run, owner) for run in self._held.values() if (owner := run._budget_of) is not None and not run._lost]
+
+    def _renew_budgets(self) -> None:
+        """Begin to renew the reservations for which it is time."""
+        now, owners = time.monotonic(), dict[str, int | str]()
+        with self._guard:
+            for run, owner in self._reserving():
+                if now >= run._renew_budget_at:
+                    owners[run.run_id], run._renew_budget_at = owner, now + renewal_seconds()
+            if owners and not self._closed and (self._budget_job is None or self._budget_job.ended):
+                self._budget_job = spawn(partial(self._keep_budgets, owners), "redis_history-budgets")
+
+    async def _keep_budgets(self, owners: dict[str, int | str]) -> None:
+        for run_id, owner in owners.items():
+            try:
+                await self._backend.execute(KeepBudget(owner, run_id))
+            except StoreClosedError:
+                return
+            except RedisHistoryError as error:
+                _logger.warning("the reservation of run %s could not be renewed, and will be again: %s", run_id, error)
 
     async def _poll(self, conversation_id: str, runs: list[AsyncRun]) -> None:
         for run in runs:

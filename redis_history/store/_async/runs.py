@@ -29,7 +29,7 @@ from redis_history.store import refusals
 from redis_history.store._async._runtime import CAN_CANCEL, Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history.store._async.replies import AsyncReply
 from redis_history.store._async.run_messages import AsyncRunMessages
-from redis_history.store.operations.usage import EndBudget, reserve
+from redis_history.store.operations.usage import EndBudget, renewal_seconds, reserve
 from redis_history.values import Message, Role, tool, tool_result
 from redis_history.values._validation import check_name, check_process, check_seconds, check_text
 from redis_history.values.helpers import MessageFields
@@ -37,6 +37,7 @@ from redis_history.values.ids import check_conversation_id, new_token
 from redis_history.values.parts import ToolUsePart
 from redis_history.values.runs import RunStatus
 from redis_history.values.turns import Turn
+from redis_history.values.usage import is_used_up
 
 _logger = logging.getLogger("redis_history")
 
@@ -88,9 +89,11 @@ class AsyncRun:
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
         self._budget_of: int | str | None = None  # the owner with a reservation for this run
+        self._renew_budget_at = 0.0
         self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
         self._turn: Turn | None = None
         self._suspended = False
+        self._postponed = False  # until other runs have ended their reservations
         self._error_name: str | None = None
         self._revision = 0  # the newest that a write of this run got
 
@@ -230,7 +233,10 @@ class AsyncRun:
 
     async def _reserve(self) -> None:
         """Reserve a part of the owner's budget. Raises BudgetExceededError."""
+        self._renew_budget_at = time.monotonic() + renewal_seconds()
         self._budget_of = await self._store.execute(reserve(self.conversation_id, self.run_id))
+        if self._keeper is not None:
+            self._keeper.wake()  # it renews the reservation, too
 
     async def _unreserve(self) -> None:
         owner, self._budget_of = self._budget_of, None
@@ -269,10 +275,10 @@ class AsyncRun:
 
     async def _abandon(self, error: BaseException | None = None) -> None:
         """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
-        turn is given back."""
+        turn is given back; if other runs have reserved the rest of the budget, it is due a little later."""
         status: RunStatus = "stopped" if self._stop_requested else "interrupted"
-        if isinstance(error, BudgetExceededError):
-            status, self._error_name = "failed", type(error).__name__
+        if isinstance(error, BudgetExceededError) and not self._stop_requested:
+            status, self._error_name, self._postponed = "failed", type(error).__name__, not is_used_up(error.budget)
         await self._end(status)
 
     async def _end(self, status: RunStatus) -> None:
@@ -316,6 +322,8 @@ class AsyncRun:
             return ops.TurnEnd("wait", agent_name=self.agent_name)
         if status in ("completed", "stopped"):
             return ops.TurnEnd("done", self._messages.taken_up, self.agent_name, self._revision)
+        if self._postponed:
+            return ops.TurnEnd("later", agent_name=self.agent_name)
         how = self._error_name or "Exception" if status == "failed" else "back"
         return ops.TurnEnd(how, agent_name=self.agent_name)
 

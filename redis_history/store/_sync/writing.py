@@ -156,13 +156,15 @@ class Writing(Executing):
         ApprovalNotFoundError, also if the call was answered without a decision, or decided more than 2,000 messages
         ago.
         """
-        decision = ops.Decision.of(approved, reason, by)
-        while True:
+        decision, revision = ops.Decision.of(approved, reason, by), 0
+        for _ in range(_ATTEMPTS):
             found = self.execute(ops.find_request(conversation_id, call_id))
             if found.approval.approved is not None:
                 return replace(found.approval, duplicate=True)
             if self._write(found.decided(call_id, decision)) is not None:
                 return found.with_decision(decision)
+            revision = found.changed
+        raise refusals.revision_conflict(conversation_id, revision + 1, revision)
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None, by: str | None = None) -> int:
         """Remove all messages, including archived ones, and keep the conversation with its record. Returns the new

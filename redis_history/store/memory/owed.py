@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Workers that poll notice a turn that is due later than in this many seconds.
 _NOTICED: Final = 120.0
+#: Seconds for which a turn waits for the reservations of other runs.
+_POSTPONED: Final = 1.5
 #: Seconds for which workers leave a conversation alone if others wait for its run.
 _BUSY: Final = 1.0
 
@@ -111,15 +113,17 @@ class Turns:
         ]
         return tuple(_shown(conversation_id, state, user_id) for state in left if state.asks)
 
-    def _present(self, space: Space, conversation_id: str) -> list[TurnState]:
-        """The turns, from which deleted messages are removed."""
+    def prune(self, space: Space, conversation_id: str) -> list[TurnState]:
+        """Remove deleted messages from the turns, and turns without any. Returns the turns."""
         states = self.states.get(conversation_id)
         if states is None:
             return []
         conversation = space.find(conversation_id)
         stored: Collection[str] = () if conversation is None else conversation.stored
         for state in states:
-            state.asks = [ask for ask in state.asks if ask.message_id in stored]
+            before, state.asks = state.asks, [ask for ask in state.asks if ask.message_id in stored]
+            if state.status == "owed" and not state.failures and len(before) > len(state.asks) > 0:
+                state.due = max(state.due, min(ask.due for ask in state.asks))
         self._save(conversation_id, [state for state in states if state.asks])
         return self.states.get(conversation_id, [])
 
@@ -178,7 +182,7 @@ class Turns:
             space.announce(op.conversation_id)
             return 1
         run, now = space.runs_of(op.conversation_id).active, time.time()
-        states = self._present(space, op.conversation_id)
+        states = self.prune(space, op.conversation_id)
         chosen = [
             one for one in states if (op.all_agents or one.agent_name == op.agent_name) and one.status != "running"
         ]
@@ -203,22 +207,27 @@ class Turns:
         space.announce(op.conversation_id)
         return len(chosen) + dropped
 
-    def owe_waiting(self, space: Space, conversation_id: str) -> bool:
-        """Make all waiting turns owed; for the decision of an approval. Returns whether there were any."""
+    def decided(self, space: Space, conversation_id: str, closed: int, own: int | None) -> None:
+        """See owed.decided in _turns.lua."""
         now = time.time()
-        waiting = [one for one in self._present(space, conversation_id) if one.status == "waiting"]
-        for state in waiting:
-            state.release("owed")
-            state.due = now
-            self._ring_if_near(space, conversation_id, state, now)
-        return bool(waiting)
+        for state in self.prune(space, conversation_id):
+            made = 0 < state.since <= closed
+            if state.status == "waiting" or (
+                made and state.status == "owed" and state.due > now and not state.failures
+            ):
+                state.release("owed")
+                state.due = now
+                self._ring_if_near(space, conversation_id, state, now)
+            elif made and state.status == "running" and state.fence != own:
+                for ask in state.asks:
+                    ask.claimed = False
 
     # Runs
 
     def to_take(self, space: Space, conversation_id: str, claim: Claim) -> TurnState | None:
         """The turn that a worker may take now."""
         now = time.time()
-        for state in self._present(space, conversation_id):
+        for state in self.prune(space, conversation_id):
             if state.agent_name == claim.agent_name and state.status == "owed" and state.due <= now:
                 return state
         return None
@@ -262,6 +271,8 @@ class Turns:
                 elif end.how == "back":
                     state.release("owed")
                     state.due = now
+                elif end.how == "later":
+                    self._postpone(space, conversation_id, state, now)
                 elif end.how == "wait":
                     state.release("waiting")
                 else:
@@ -270,6 +281,16 @@ class Turns:
             state.watched = 0.0
             self._ring_if_near(space, conversation_id, state, now)
         self._save(conversation_id, states)
+
+    def _postpone(self, space: Space, conversation_id: str, state: TurnState, now: float) -> None:
+        """The attempt could not begin, because other runs have reserved the rest of the owner's budget: it does not
+        count, and workers leave the owner's turns alone for a while."""
+        state.attempt -= 1
+        if not state.attempt:
+            state.since = 0
+        state.release("owed")
+        state.due = now + _POSTPONED
+        self.postponed[state.agent_name, _owner(space, conversation_id)] = state.due
 
     def died(self, space: Space, conversation_id: str, fence: int) -> None:
         self.settle(space, conversation_id, fence, TurnEnd(WORKER_DIED))
@@ -296,7 +317,7 @@ class Turns:
         for name in self.names():
             run = space.runs_of(name).active  # settles the turns of a dead worker
             owner = _owner(space, name)
-            for state in self._present(space, name):
+            for state in self.prune(space, name):
                 if state.agent_name != agent_name or state.status not in ("owed", "running"):
                     continue
                 at = max(state.due, state.watched, self.postponed.get((agent_name, owner), 0.0))

@@ -234,6 +234,8 @@ class ConversationState:
     requests: list[OpenRequest] = field(default_factory=list)
     #: Whether there were any after the last change.
     asked: bool = False
+    #: The highest sequence of the requests that the present change has closed.
+    closed: int = 0
     #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
     settled: dict[str, int] = field(default_factory=dict)
     #: The usage that was counted for each message id, with its day (None: it counts elsewhere), and the totals by day.
@@ -293,7 +295,9 @@ class ConversationState:
         """Note the requests for approval of a new or changed message, and its results."""
         if self.requests or may_ask(entry.tools):
             before = None if former is None else former.tools
+            open_before = [*self.requests]
             note_requests(self.requests, entry.message.id, entry.tools, position, before)
+            self.closed = max([self.closed, *(one.sequence for one in open_before if one not in self.requests)])
 
     def add_archive(
         self, revision: int, summary_id: str, token: str, former: str | None, held: list[tuple[Position, str]]
@@ -485,9 +489,12 @@ class Space:
         conversation.log.append(change)
         self.note(op.conversation_id, conversation, change)
         self.renew(conversation)
+        self.turns.prune(self, op.conversation_id)
         if conversation.asked and not conversation.requests:
-            self.turns.owe_waiting(self, op.conversation_id)
-        conversation.asked = bool(conversation.requests)
+            own = op.precondition.run
+            own_fence = own.fence if own is not None and own.kind == "run" else None
+            self.turns.decided(self, op.conversation_id, conversation.closed, own_fence)
+        conversation.asked, conversation.closed = bool(conversation.requests), 0
         return conversation.revision
 
     def note(self, conversation_id: str, conversation: ConversationState, change: Change) -> None:

@@ -254,9 +254,10 @@ if #documents > 0 then
 end
 if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
-if approvals and approvals.marked and (#approvals.marked > 0 or replace or excess > 0 or lives or ARG.ttl ~= '') then
-  for _, one in ipairs(approvals.marked) do approvals.note(one[1], one[2], one[3], one[4]) end
-  approvals.keep({owner, agent}, ARG.ttl ~= '' and ARG.ttl or lives, replace or excess > 0)
+local removes = replace or excess > 0
+if approvals and (approvals.marked and (#approvals.marked > 0 or removes or lives or ARG.ttl ~= '') or approvals.turns and removes) then
+  for _, one in ipairs(approvals.marked or {}) do approvals.note(one[1], one[2], one[3], one[4]) end
+  approvals.keep({owner, agent}, ARG.ttl ~= '' and ARG.ttl or lives, removes)
 end
 if ARG.ttl ~= '' or lives then live(ARG.ttl, now, lives, generation, archives_end) end
 if owed and owed.asked and added > 0 then owed.finish_asking(math.floor(now / 1000)) end

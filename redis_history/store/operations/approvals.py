@@ -153,7 +153,7 @@ class ReadOpen(OnConversation, Op[OpenOf], frozen=True):
         found: list[Open] = []
         for one in conversation.requests:
             stored = conversation.stored.get(one.message)
-            if stored is not None:
+            if stored is not None and one.message not in conversation.archived:
                 message = conversation.message(one.message)
                 found += _requests_in(self.conversation_id, message, stored.revision, one.mark, owner)
         return OpenOf(*owner, found)

@@ -4,7 +4,7 @@
 -- the usage at the present version has seen the usage of every run without a reservation.
 --
 -- KEYS  budget: hash
--- ARGV  action: 'set', 'read', 'take' or 'end'
+-- ARGV  action: 'set', 'read', 'take', 'keep' or 'end'
 --   set    id: a token
 --          limits: a MessagePack array: tokens, billionths of the cost (each may be nil), period, tokens and billionths that a run
 --            reserves; '' removes the budget
@@ -12,10 +12,12 @@
 --          lasts: milliseconds until the reservation ends by itself
 --          version: at which the usage was read
 --          tokens, cost: used tokens and billionths of the cost
+--   keep   id: of the run
+--          lasts: milliseconds until the reservation ends by itself
 --   end    id: of the run
 --
 -- Returns {what, limits or '', version, number of reservations, now in milliseconds}: 'set', 'read', 'taken', 'none' (there is no
--- budget), 'stale' (read the usage again), 'exceeded', or 'ended'. A run that has a reservation already is judged again, without
+-- budget), 'stale' (read the usage again), 'exceeded', 'kept', or 'ended'. A run that has a reservation already is judged again, without
 -- its own; if it is exceeded, its reservation ends.
 --
 -- Fields: l  limits   v  version   R  the reservations, a MessagePack array of {run id, until when}   z  the tokens and run ids
@@ -63,6 +65,12 @@ if action == 'set' then
   save(id)
   if not limits then redis.call('PEXPIRE', key, TOMBSTONE) end
   return answer('set')
+end
+
+if action == 'keep' then -- a reservation that has ended stays so
+  if own then own[2] = now + ARG.lasts end
+  if own or ended then save() end
+  return answer('kept')
 end
 
 if action == 'end' then

@@ -16,7 +16,7 @@ for i = START.values, #ARGV, 2 do
 end
 local names = lists_of(later)
 approvals.take()
-for _, name in ipairs(approvals.open and approvals.keys(later) or {}) do names[#names + 1] = name end
+for _, name in ipairs(approvals.keys_if_open(later)) do names[#names + 1] = name end
 for _, name in ipairs(approvals.lists_if_open({known[8], known[9]})) do names[#names + 1] = name end
 if ARG.ttl ~= '' or known[3] then -- a time to live is renewed
   for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end

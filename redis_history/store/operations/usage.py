@@ -33,7 +33,7 @@ from redis_history.values.usage import (
 BUDGET: Final = load_script(
     "budget",
     args="action",
-    actions={"set": "id limits", "read": "", "take": "id lasts version tokens cost", "end": "id"},
+    actions={"set": "id limits", "read": "", "take": "id lasts version tokens cost", "keep": "id lasts", "end": "id"},
     keys="budget",
 )
 
@@ -137,6 +137,15 @@ class _OnBudget(Struct, Op[BudgetState], frozen=True):
         return BudgetState(what, budget.limits, budget.version, len(budget.running), now)
 
 
+def renewal_seconds() -> float:
+    """How often a process renews its reservations, so that they outlast an outage of minutes."""
+    return RESERVED_SECONDS / 10
+
+
+def _lasts() -> bytes:
+    return b"%d" % round(1000 * RESERVED_SECONDS)
+
+
 def _decode(reply: list[Any]) -> BudgetState:
     what, limits, version, running, now = reply
     return BudgetState(what.decode(), decode_limits(limits) if limits else None, version, running, now / 1000)
@@ -179,14 +188,10 @@ class TakeBudget(_OnBudget, frozen=True):
     used: Numbers
 
     def steps(self, settings: Settings) -> Steps[BudgetState]:
-        numbers = {
-            "lasts": round(1000 * RESERVED_SECONDS),
-            "version": self.version,
-            "tokens": self.used[0] + self.used[1],
-            "cost": self.used[3],
-        }
+        numbers = {"version": self.version, "tokens": self.used[0] + self.used[1], "cost": self.used[3]}
         values = {name: b"%d" % number for name, number in numbers.items()}
-        return (yield self._call(settings, "take", id=self.run_id.encode(), **values))  # type: ignore[no-any-return]
+        values |= {"id": self.run_id.encode(), "lasts": _lasts()}
+        return (yield self._call(settings, "take", **values))  # type: ignore[no-any-return]
 
     def apply(self, space: Space) -> BudgetState:
         now = time.time()
@@ -204,6 +209,24 @@ class TakeBudget(_OnBudget, frozen=True):
             budget.running[self.run_id] = now + RESERVED_SECONDS
         space.usage.keep(self.user_id, budget)
         return self._state("exceeded" if exceeded else "taken", budget, now)
+
+
+class KeepBudget(_OnBudget, frozen=True):
+    """Renew the reservation of a run, unless it has ended."""
+
+    run_id: str
+
+    def steps(self, settings: Settings) -> Steps[BudgetState]:
+        values = {"id": self.run_id.encode(), "lasts": _lasts()}
+        return (yield self._call(settings, "keep", **values))  # type: ignore[no-any-return]
+
+    def apply(self, space: Space) -> BudgetState:
+        now = time.time()
+        budget = space.usage.budget(self.user_id, now)
+        if self.run_id in budget.running:
+            budget.running[self.run_id] = now + RESERVED_SECONDS
+            space.usage.keep(self.user_id, budget)
+        return self._state("kept", budget, now)
 
 
 class EndBudget(_OnBudget, frozen=True):

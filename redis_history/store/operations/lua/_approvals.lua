@@ -4,16 +4,18 @@
 -- oldest of them:
 --   <tag>:a   all; and those of an owner <tag>:a:u<SHA-1>, and of an agent <tag>:a:v<SHA-1>
 -- Their names are not those of lists_of: a call declares them only if it needs them.
--- Functions, and `open`: the open requests, each {field, digests, timestamp, sequence}; nil if there are none. In a table because
--- a script has at most 200 locals.
-local approvals = {}
+-- Functions, and `open`: the open requests, each {field, digests, timestamp, sequence}; nil if there are none. `turns`: those of
+-- the conversation, if there are any. `closed`: the highest sequence of the requests that this change has closed. In a table
+-- because a script has at most 200 locals.
+local approvals = {closed = 0}
 do
   local MOST = 1000 -- open requests of a conversation, so that no script takes long; as MOST_OPEN in values/approvals.py
-  -- Reads the requests, and the turns that may wait for them. `packed`: field '?', if the caller has it; '' if there is none.
+  -- Reads the requests, and the turns, which may wait for them or for messages that this change removes. `packed`: field '?', if
+  -- the caller has it; '' if there is none.
   function approvals.take(packed)
     packed = packed or redis.call('HGET', state, '?')
     approvals.open = packed and packed ~= '' and requests_in(packed) or nil
-    local turns = approvals.open and redis.call('HGET', state, 'P')
+    local turns = redis.call('HGET', state, 'P')
     if turns then
       if not owed then
 -- include _turns
@@ -35,6 +37,11 @@ do
   -- The same if there are open requests.
   function approvals.lists_if_open(owners)
     return approvals.open and approvals.lists(owners) or {}
+  end
+
+  -- The same with the keys of the turns, if there are any of either.
+  function approvals.keys_if_open(owners)
+    return (approvals.open or approvals.turns) and approvals.keys(owners) or {}
   end
 
   -- The keys that a change of the requests may touch, which the call must declare.
@@ -71,14 +78,17 @@ do
     return false
   end
 
+  local function close(i)
+    approvals.closed = math.max(approvals.closed, table.remove(approvals.open, i)[4])
+  end
+
   -- Removes the latest request of this call and agent, or else of this call.
   local function close_request(mark)
     local open = approvals.open
     for _, length in ipairs({#mark, 4}) do
       for i = #open, 1, -1 do
         if open[i][2] == mark or length == 4 and string.sub(open[i][2], 1, 4) == string.sub(mark, 1, 4) then
-          table.remove(open, i)
-          return
+          return close(i)
         end
       end
     end
@@ -94,7 +104,7 @@ do
       each_mark(former, function(kind, mark) known[kind .. mark] = true end)
       each_mark(marks, function(kind, mark) kept[mark] = kept[mark] or kind == 119 or kind == 87 end)
       for i = #open, 1, -1 do
-        if open[i][1] == field and not kept[open[i][2]] then table.remove(open, i) end
+        if open[i][1] == field and not kept[open[i][2]] then close(i) end
       end
     end
     each_mark(marks, function(kind, mark)
@@ -126,6 +136,8 @@ do
 
   -- Writes the requests, and the lists of the owner and the agent. `removed`: messages may have been removed.
   function approvals.keep(owners, ttl, removed)
+    local turns = approvals.turns
+    if removed and turns and owed.prune(turns, true) then owed.save(turns) end
     if not approvals.open then return end
     if removed then prune() end
     while #approvals.open > MOST do table.remove(approvals.open, 1) end
@@ -155,8 +167,8 @@ do
     if not first then
       approvals.open = nil
       -- Nothing is left to wait for.
-      local turns = approvals.turns
-      if turns and owed.owe_waiting(turns, math.floor(clock() / 1000)) then owed.save(turns) end
+      local own = string.match(ARG.condition, 'run:R(%d+):')
+      if turns and owed.decided(turns, approvals.closed, tonumber(own), math.floor(clock() / 1000)) then owed.save(turns) end
     end
   end
 end

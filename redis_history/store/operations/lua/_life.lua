@@ -68,7 +68,7 @@ local function contents_in(names, streaming, all)
     contents.declare(state, contents.all(state), names)
   end
   if not approvals.open then approvals.take() end
-  for _, list in ipairs(approvals.open and approvals.keys(owners()) or {}) do names[#names + 1] = list end
+  for _, list in ipairs(approvals.keys_if_open(owners())) do names[#names + 1] = list end
   return names
 end
 

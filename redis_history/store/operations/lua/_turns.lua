@@ -25,6 +25,7 @@ do
   local TURN = {agent = 1, status = 2, run = 3, asked = 4, due = 5, attempt = 6, failures = 7, error = 8, failed = 9, fence = 10,
                 queue = 11, attempts = 12, first_pause = 13, longest_pause = 14, since = 15, asks = 16}
   local CHANNELS, MOST_ASKS = 32, 256
+  local POSTPONED = 1500 -- milliseconds for which a turn waits for the reservations of other runs
   local NOTICED = 120000 -- workers that poll notice a turn that is due later than in so many milliseconds
   local bucket, own_name = string.match(state, '^(.-}:)(.*):s$')
   owed.name, owed.TURN = own_name, TURN
@@ -129,7 +130,7 @@ do
   end
 
   -- Removes deleted messages, and the turns without any. Returns whether there were such; with `writes`, their entries are
-  -- removed, too.
+  -- removed, too. A turn is not due before the messages that are left, unless it has failed.
   function owed.prune(turns, writes)
     local changed = false
     for at = #turns, 1, -1 do
@@ -148,6 +149,12 @@ do
         table.remove(turns, at)
         changed = true
       elseif before ~= #turns[at][TURN.asks] then
+        local turn = turns[at]
+        local due = owed.due(turn)
+        if turn[TURN.status] == 'owed' and turn[TURN.failures] == 0 and due > turn[TURN.due] then
+          turn[TURN.due] = due
+          if writes then owed.enqueue(turn) end
+        end
         changed = true
       end
     end
@@ -206,12 +213,19 @@ do
     for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
   end
 
-  -- Makes all waiting turns owed; for the script of a decision. Call owed.save afterwards. Returns whether there were any.
-  function owed.owe_waiting(turns, now)
+  -- For the script of a decision, if no request is open any more: makes all waiting turns owed. `closed`: the highest sequence of
+  -- the requests that were closed. A turn that made one, and is owed for a wake-up, is owed now. If it is running, its
+  -- messages are answered once more, because the attempt does not know the decision; not if the run with the fence `own` closed
+  -- the request itself. Call owed.save afterwards. Returns whether there were such turns.
+  function owed.decided(turns, closed, own, now)
     local found = false
     for _, turn in ipairs(turns) do
-      if turn[TURN.status] == 'waiting' then
+      local status, made = turn[TURN.status], turn[TURN.since] > 0 and turn[TURN.since] <= closed
+      if status == 'waiting' or made and status == 'owed' and turn[TURN.due] > now and turn[TURN.failures] == 0 then
         owed.owe(turn, now, now)
+        found = true
+      elseif made and status == 'running' and turn[TURN.fence] ~= own then
+        for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
         found = true
       end
     end
@@ -287,6 +301,16 @@ do
     owed.owe(turn, now + math.min(pause, turn[TURN.longest_pause]), now)
   end
 
+  -- The attempt could not begin, because other runs have reserved the rest of the owner's budget: it does not count, and workers
+  -- leave the owner's turns here alone for a while.
+  function owed.postpone(turn, now)
+    local due = now + POSTPONED
+    turn[TURN.attempt] = turn[TURN.attempt] - 1
+    if turn[TURN.attempt] == 0 then turn[TURN.since] = 0 end
+    owed.owe(turn, due, now)
+    if turn[TURN.queue] ~= '' then redis.call('ZADD', owed.index(turn[TURN.agent]), 'GT', due, 'u' .. turn[TURN.queue]) end
+  end
+
   -- The attempt has answered: its messages leave the turn, and those of `ids` that came in the meantime. The rest is the next turn.
   function owed.close(turn, ids, now)
     local taken = {}
@@ -312,8 +336,8 @@ do
     return false
   end
 
-  -- The run with this fence has ended. `how`: 'done', 'back' (the worker stops, so the turn is due at once), 'wait', or what fail_turn
-  -- gets. Turns that waited for the end of a run can be taken now.
+  -- The run with this fence has ended. `how`: 'done', 'back' (the worker stops, so the turn is due at once), 'later' (see postpone),
+  -- 'wait', or what fail_turn gets. Turns that waited for the end of a run can be taken now.
   -- A turn whose answer has calls that wait for approval waits, too: see _approvals.lua.
   function owed.settle(turns, fence, how, ids, now)
     for at = #turns, 1, -1 do
@@ -324,6 +348,8 @@ do
           if not owed.close(turn, ids, now) then table.remove(turns, at) end
         elseif how == 'back' then
           owed.owe(turn, now, now)
+        elseif how == 'later' then
+          owed.postpone(turn, now)
         elseif how == 'wait' then
           owed.halt(turn, 'waiting')
         else
