@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
@@ -13,9 +13,13 @@ from redis_history.formats._content import dump_arguments, parse_arguments, text
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses
 from redis_history.formats._sdk_objects import ADDED, PARSED, Places
-from redis_history.values import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
+from redis_history.values import Message, Part, Participant, ReasoningPart, Role, TextPart, ToolResultPart, ToolUsePart
 
 Kind = Literal["user", "agent", "system"]
+
+
+#: OpenRouter's key of reasoning in blocks.
+_DETAILS = "reasoning_details"
 
 
 class ChatFormat(Format):
@@ -41,14 +45,15 @@ class ChatFormat(Format):
     #: Whether only messages of the assistant may have calls, and whether arguments may be an object.
     only_assistant_calls: ClassVar[bool] = False
     object_arguments: ClassVar[bool] = False
-    #: Keys of a message with reasoning as text.
+    #: Keys of a message with reasoning as text, and with other text of the assistant.
     reasoning_keys: ClassVar[Collection[str]] = ()
+    text_keys: ClassVar[Collection[str]] = ()
     #: For the roles whose messages can have the name of their author: what the author is.
     authors: ClassVar[Mapping[str, Kind]] = {}
 
     def block(self, part: Part, role: Role, shape: _notes.Shape) -> _notes.Rendered:
         """The block for a part of a message of this role; (None, None) for a part that another key carries."""
-        if self._reasoning_key(part):
+        if self._keyed(part, role):
             return None, None
         block, lost = self.own_block(part, role, shape)
         return (block, lost) if block is not None else self.hinted(part, (block, lost), shape)
@@ -60,12 +65,13 @@ class ChatFormat(Format):
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"
         role, note = self.role_of(raw)
-        found = [key for key in self.reasoning_keys if isinstance(raw.get(key), str)]
-        parts: list[Part] = [ReasoningPart(text=raw[key], provider_meta={self.form: {"key": key}}) for key in found[:1]]
+        parts: list[Part] = self._read_reasoning(raw)
         if role == "tool":
             parts.append(self._read_result(raw))
         else:
             parts += _notes.parts_of_content(raw.get("content"), self.read, where, "text, a list or null")
+        if role == "assistant":
+            parts += self._read_texts(raw)
         if role == "assistant" or not self.only_assistant_calls:
             if isinstance(calls := raw.get("tool_calls"), list):
                 parts += map(self._read_call, calls)
@@ -134,13 +140,49 @@ class ChatFormat(Format):
         elif calls:
             out["tool_calls"] = calls
         for part in message.parts:
-            if isinstance(part, ReasoningPart) and (key := self._reasoning_key(part)):
-                out[key] = part.text
+            out |= self._keyed(part, message.role)
         return out
 
-    def _reasoning_key(self, part: Part) -> str | None:
-        key = self.note(part).get("key") if isinstance(part, ReasoningPart) else None
-        return key if key in self.reasoning_keys else None
+    # Parts under other keys than that of the content
+
+    def _read_reasoning(self, raw: Mapping[str, Any]) -> list[Part]:
+        details = raw.get(_DETAILS) if self.reasoning_keys else None
+        found = {key: raw[key] for key in self.reasoning_keys if isinstance(raw.get(key), str)}
+        if not found and (text := _text_of(details)):
+            found = {_DETAILS: text}
+        for key, text in found.items():
+            part = ReasoningPart(text=text, provider_meta={self.form: {"key": key}})
+            return [_notes.quoted(part, self.form, {"details": details}) if isinstance(details, list) else part]
+        return []
+
+    def _read_texts(self, raw: Mapping[str, Any]) -> Iterator[Part]:
+        for key in self.text_keys:
+            value = raw.get(key)
+            recording = value if key == "audio" and isinstance(value, Mapping) else {}
+            text = recording.get("transcript") if key == "audio" else value
+            if isinstance(text, str) and text:
+                part = TextPart(text=text, provider_meta={self.form: {"key": key}})
+                quote = {"audio": {**recording, "transcript": ""}}
+                yield _notes.quoted(part, self.form, quote) if recording else part
+
+    def _keyed(self, part: Part, role: Role) -> _notes.Json:
+        """The keys of a message that carry a part, if its content does not. Recordings and details of another text than
+        the present one are left out."""
+        if not isinstance(part, TextPart | ReasoningPart):
+            return {}
+        note = self.note(part)
+        key = text_or_none(note.get("key"))
+        if key is None:
+            return {}
+        if isinstance(part, TextPart):
+            if role != "assistant" or key not in self.text_keys:
+                return {}
+            if key != "audio":
+                return {key: part.text}
+            return {key: {**note["audio"], "transcript": part.text}} if "audio" in note else {}
+        if key in self.reasoning_keys:
+            return {key: part.text, **({_DETAILS: note["details"]} if "details" in note else {})}
+        return {key: note.get("details", [{"type": "reasoning.text", "text": part.text}])} if key == _DETAILS else {}
 
     # Results
 
@@ -188,8 +230,8 @@ class ChatFormat(Format):
 
     def _known_call(self, call: Any) -> ToolUsePart | None:
         match call:
-            case {"function": {"name": str(name), "arguments": raw}}:
-                value, style = parse_arguments(raw)
+            case {"function": {"name": str(name)} as function}:
+                value, style = parse_arguments(function.get("arguments"))
                 note: _notes.Json = {"arguments": style} if style else {}
             case {"type": "custom", "custom": {"name": str(name), "input": str(value)}}:
                 note = {"type": "custom"}
@@ -213,3 +255,10 @@ class ChatFormat(Format):
         if shape != "original" and not accepted:
             arguments = dump_arguments(part.input, text=True)
         return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}, None
+
+
+def _text_of(details: Any) -> str:
+    """The texts and summaries in the blocks of reasoning."""
+    blocks = [one for one in details if isinstance(one, Mapping)] if isinstance(details, list) else []
+    found = [block.get("text") or block.get("summary") for block in blocks]
+    return "\n\n".join(text for text in found if isinstance(text, str))

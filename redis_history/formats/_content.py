@@ -141,8 +141,10 @@ def file_id(part: AttachmentPart, form: str) -> str | None:
 
 
 def parse_arguments(raw: Any) -> tuple[Any, Json]:
-    """The value of `raw` and a note for `dump_arguments`. Invalid JSON, and values that cannot be stored, stay
-    strings."""
+    """The value of `raw` and a note for `dump_arguments`. Invalid JSON, and values that cannot be stored, stay strings.
+    Servers write no arguments as {}, null or an empty text, or leave them out."""
+    if raw is None or raw == "":
+        return {}, {"style": "null" if raw is None else "empty"}
     if not isinstance(raw, str):
         value, is_text = stored_value(raw)
         return (_dump(raw), {"style": "parsed"}) if is_text else (value, {"style": "object"})
@@ -158,6 +160,12 @@ def parse_arguments(raw: Any) -> tuple[Any, Json]:
     return value, {"raw": raw}
 
 
+def given_arguments(value: Any) -> tuple[Any, Json]:
+    """The arguments of a call whose provider writes them as an object, and a note that restores them: null, no value
+    and an empty text are no arguments."""
+    return ({}, {"empty": value}) if value is None or value == "" else (value, {})
+
+
 def dump_arguments(value: Any, note: Any = None, *, text: bool = False) -> Any:
     """The string for `value`: the original one if `note` describes it and `value` is unchanged, else compact JSON.
 
@@ -165,6 +173,8 @@ def dump_arguments(value: Any, note: Any = None, *, text: bool = False) -> Any:
     """
     note = note or {}
     style = note.get("style", "compact")
+    if value == {} and (style == "empty" or (style == "null" and not text)):
+        return "" if style == "empty" else None
     if isinstance(value, str):
         return value if style != "parsed" or text else parsed(value)
     if style in ("object", "parsed") and not text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 from msgspec.structs import replace
@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from redis_history import values as model
 from redis_history.errors import InvalidInputError
 from redis_history.formats import _notes
+from redis_history.formats._adapting import adapted
 from redis_history.formats._content import accepted_data_url, file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._pairing import pieces_of
+from redis_history.formats._pairing import Piece, pieces_of, whole
 from redis_history.formats._sdk_objects import Places, without
 from redis_history.formats._usage import unwrapped
 from redis_history.values._validation import check_choice
@@ -84,17 +85,28 @@ class Format:
         check_choice(shape, "shape", get_args(_notes.Shape), InvalidInputError)
         out: list[_notes.Json] = []
         with Losses(self.form, on_loss) as losses:
-            for message in messages:
-                for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
-                    items = self.write_message(piece, shape, losses)
-                    plain = len(items) == 1 and _is_plain(items[0])  # like most items, which contain no further keys
-                    if shape != "original" and self.sdk_keys and not plain:
-                        items = [item if _is_plain(item) else without(item, self.sdk_keys) for item in items]
-                    if shape == "request":
-                        items = items if plain else [self.for_request(item, message.id, losses) for item in items]
-                        items = [item for item in items if not self.is_empty(item)]
-                    out += items
+            for message, places in self._pieces(messages, shape, losses):
+                losses.places = places
+                items = self.write_message(message, shape, losses)
+                plain = len(items) == 1 and _is_plain(items[0])  # like most items, which contain no further keys
+                if shape != "original" and self.sdk_keys and not plain:
+                    items = [item if _is_plain(item) else without(item, self.sdk_keys) for item in items]
+                if shape == "request":
+                    items = items if plain else [self.for_request(item, message.id, losses) for item in items]
+                    items = [item for item in items if not self.is_empty(item)]
+                out += items
         return out
+
+    def _pieces(self, messages: Iterable[model.Message], shape: _notes.Shape, losses: Losses) -> Iterator[Piece]:
+        found = map(whole, messages) if shape == "original" else adapted(messages, self.is_own, losses)
+        for message, places in found:
+            message = message if shape == "original" else self.prepared(message)
+            for piece, at in pieces_of(message, every=True) if self.results_apart else (whole(message),):
+                yield piece, places if piece is message else [places[one] for one in at]
+
+    def prepared(self, message: model.Message) -> model.Message:
+        """A message as the API accepts it."""
+        return message
 
     def for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
         """A message without the keys that occur only in replies."""
@@ -132,7 +144,9 @@ class Format:
         return model.ToolResultPart(tool_use_id=id_, content=content, is_error=is_error, name=name, provider_meta=meta)
 
     def is_own(self, part: Any) -> bool:
-        """Whether a part has a note of this provider."""
+        """Whether a part has a note of this provider, or an item of it."""
+        if isinstance(part, model.UnknownPart):
+            return part.type.startswith(f"{self.form}/")
         return self.form in (part.provider_meta or {})
 
     def is_foreign(self, part: model.ReasoningPart) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 _log = logging.getLogger("redis_history.formats")
+_ALL = range(sys.maxsize)
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -32,15 +34,15 @@ class Losses:
         self._form = form
         self._on_loss = on_loss
         self._counts: Counter[str] = Counter()
-        #: The place of the first part, if only some parts of a message are converted.
-        self.offset = 0
+        #: The places of the parts in their message, if only some of its parts are converted.
+        self.places: Sequence[int] = _ALL
 
     def add(self, message_id: str, part: int | None, reason: str | None) -> None:
         """Report a loss. A `reason` of None means that nothing was lost."""
         if reason is None:
             return
         if self._on_loss is not None:
-            self._on_loss(Loss(message_id, part if part is None else part + self.offset, reason))
+            self._on_loss(Loss(message_id, None if part is None else self.places[part], reason))
         else:
             self._counts[reason] += 1
 

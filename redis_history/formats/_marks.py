@@ -40,7 +40,7 @@ def pair_of(block: Any) -> Pair:
         return {}
     kind = block.get("type")
     if not isinstance(kind, str):
-        return _gemini_pair_of(block)
+        return _keyed_pair_of(block)
     pair: Pair = {}
     if kind in _ANSWERS or kind.endswith(("_output", "_result")):
         given = _first(block, "call_id", "tool_use_id", "tool_call_id", *filter(None, (_ANSWERS.get(kind),)))
@@ -68,7 +68,11 @@ def _is_hosted(kind: str, block: Mapping[str, Any]) -> bool:
     return own or kind in ("program", "program_output", "server_tool_call")
 
 
-def _gemini_pair_of(block: Mapping[str, Any]) -> Pair:
+def _keyed_pair_of(block: Mapping[str, Any]) -> Pair:
+    """The pair of a block without a type, whose only key says what it is."""
+    for key, verb in (("toolUse", "opens"), ("toolResult", "answers")):
+        if isinstance(value := block.get(key), Mapping) and (given := _first(value, "toolUseId")):
+            return {verb: given, **({"hosted": True} if "type" in value else {})}  # which only tools of the server have
     for kind, (verb, without_id) in _GEMINI.items():
         first, *rest = kind.split("_")
         value = block.get(kind) or block.get(first + "".join(map(str.capitalize, rest)))

@@ -13,6 +13,9 @@ from redis_history.values.pairing import is_result, pairing
 from redis_history.values.pairs import pairs_of, unfit
 from redis_history.values.reasoning_parts import is_blank, only_reasoning, without_parts
 
+#: A message with some parts of another one, and the places of these parts there.
+Piece = tuple[Message, Sequence[int]]
+
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
     """Move each result directly after its call, and leave out calls without a result, results without a call, and the
@@ -45,17 +48,19 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
             moved.setdefault(target, []).append((message, places, rest))
             continue
         if rest or not message.parts:
-            out[index].append(_with_parts(message, rest))
+            out[index].append(with_parts(message, rest))
         for target, places in results.items():
             moved.setdefault(target, []).append((message, places, []))
     for target, found in moved.items():
+        # The provider ends its code after the calls of the code have been answered.
+        found.sort(key=lambda one: pairing(one[0].parts[one[1][0]]).hosted)
         between = any(rest for _, _, rest in found[:-1])
         role: Role | None
         for message, places, rest in found:
             role = "tool" if message.role == "assistant" and _is_plain(message.parts[places[0]]) else None
-            out[target].append(_with_parts(message, places if between else places + rest, role))
+            out[target].append(with_parts(message, places if between else places + rest, role))
         if between:
-            out[target] += [_with_parts(message, rest) for message, _, rest in found if rest]
+            out[target] += [with_parts(message, rest) for message, _, rest in found if rest]
     return [message for group in out for message in group]
 
 
@@ -69,10 +74,10 @@ def _fit(given: list[Message], on_loss: OnLoss | None) -> list[Message]:
     out: list[Message] = []
     reasoning: tuple[Part, ...] = ()  # for the next message of the assistant
     with Losses("a request", on_loss) as losses:
-        for index, (message, offset) in enumerate(pieces):
+        for index, (message, places) in enumerate(pieces):
             own = gone.get(index, ())
             for at in sorted(own):
-                losses.add(message.id, offset + at, _reason(message.parts[at]))
+                losses.add(message.id, places[at], _reason(message.parts[at]))
             parts = message.parts
             if own:
                 parts = without_parts(message, own)
@@ -101,16 +106,16 @@ def has_own_results(message: Message) -> bool:
     return any(_borders(message, every=False))
 
 
-def pieces_of(message: Message, *, every: bool) -> list[tuple[Message, int]]:
-    """Split a message so that results of its own calls are separate. Returns messages, each with the index of its first
-    part. `every`: also separate the results of tools that a provider ran itself."""
+def pieces_of(message: Message, *, every: bool) -> list[Piece]:
+    """Split a message so that results of its own calls are separate. `every`: also separate the results of tools that a
+    provider ran itself."""
     borders = list(_borders(message, every=every)) if len(message.parts) > 1 else ()
     if not borders:
-        return [(message, 0)]
+        return [whole(message)]
     ends = itertools.pairwise((0, *borders, len(message.parts)))
     roles = itertools.cycle((message.role, "tool"))
     return [
-        (_with_parts(message, range(*places), role), places[0])
+        (with_parts(message, range(*places), role), range(*places))
         for places, role in zip(ends, roles, strict=False)
         if places[0] < places[1]
     ]
@@ -136,7 +141,13 @@ def _is_plain(part: Part) -> bool:
     return type(part) is ToolResultPart and not pairing(part).hosted
 
 
-def _with_parts(message: Message, places: Sequence[int], role: Role | None = None) -> Message:
+def whole(message: Message) -> Piece:
+    """A message with all of its parts."""
+    return message, range(len(message.parts))
+
+
+def with_parts(message: Message, places: Sequence[int], role: Role | None = None) -> Message:
+    """A message with these of its parts."""
     parts = tuple(message.parts[at] for at in places)
     if role is not None and role != message.role:
         return replace(message, parts=parts, role=role, provider_meta={})  # which belongs to the former role

@@ -18,7 +18,7 @@ import base64
 import binascii
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from redis_history.formats._content import (
     NOT_USABLE,
     anthropic_file,
     as_object,
+    given_arguments,
     is_image,
     split_data_url,
     text_or_none,
@@ -77,8 +78,7 @@ def to_anthropic(
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
     replies have, such as `usage`, because the API rejects them in a request.
     """
-    format_ = _Anthropic()
-    return format_.to(messages if shape == "original" else format_.with_own_ids(messages), shape, on_loss)
+    return _Anthropic().to(messages, shape, on_loss)
 
 
 def to_anthropic_system(
@@ -116,30 +116,29 @@ class _Anthropic(Format):
 
     def __init__(self) -> None:
         self._ids: set[str] = set()  # of the calls that were read
+        self._used: set[str] = set()  # the ids of the calls that were written
+        self._written: dict[str, list[str]] = {}  # these, by the ids that the calls had
         self._renamed: set[int] = set()  # the places of parts with another id, in the message that is written
 
-    def with_own_ids(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """The messages with ids of calls as the API wants them: each once, of its characters."""
-        used: set[str] = set()
-        open_ids: dict[str, list[str]] = {}
-        for message in messages:
-            parts: list[Part] = []
-            for part in message.parts:
-                if isinstance(part, ToolUsePart):
-                    id_ = part.id
-                    if not self.note(part).get("id"):
-                        plain = _OTHER.sub("_", part.id) or "call"
-                        others = (f"{plain}-{number}" for number in itertools.count(2))
-                        id_ = next(one for one in itertools.chain((plain,), others) if one not in used)
-                    used.add(id_)
-                    open_ids.setdefault(part.id, []).append(id_)
-                    part = part if id_ == part.id else replace(part, id=id_)
-                elif isinstance(part, ToolResultPart) and (known := open_ids.get(part.tool_use_id)):
-                    id_ = known.pop() if len(known) > 1 else known[0]
-                    part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
-                parts.append(part)
-            self._renamed = {at for at, part in enumerate(parts) if part is not message.parts[at]}
-            yield replace(message, parts=tuple(parts)) if self._renamed else message
+    def prepared(self, message: Message) -> Message:
+        """The message with ids of calls as the API wants them: each once, of its characters."""
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, ToolUsePart):
+                id_ = part.id
+                if not self.note(part).get("id"):
+                    plain = _OTHER.sub("_", part.id) or "call"
+                    others = (f"{plain}-{number}" for number in itertools.count(2))
+                    id_ = next(one for one in itertools.chain((plain,), others) if one not in self._used)
+                self._used.add(id_)
+                self._written.setdefault(part.id, []).append(id_)
+                part = part if id_ == part.id else replace(part, id=id_)
+            elif isinstance(part, ToolResultPart) and (known := self._written.get(part.tool_use_id)):
+                id_ = known.pop() if len(known) > 1 else known[0]
+                part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
+            parts.append(part)
+        self._renamed = {at for at, part in enumerate(parts) if part is not message.parts[at]}
+        return replace(message, parts=tuple(parts)) if self._renamed else message
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"
@@ -209,10 +208,11 @@ class _Anthropic(Format):
                 return ReasoningPart(text=text, signature=text_or_none(block.get("signature")), provider_meta=meta)
             case {"type": "redacted_thinking", "data": str(data)}:
                 return ReasoningPart(text="", signature=data, provider_meta={self.form: {"type": "redacted_thinking"}})
-            case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith(
-                "tool_use"
-            ):
-                note: Json = {} if kind == "tool_use" else {"type": kind}
+            case {"type": str(kind), "id": str(id_), "name": str(name)} if kind.endswith("tool_use"):
+                value, note = given_arguments(block.get("input"))
+                if not isinstance(value, dict):
+                    return None
+                note |= {} if kind == "tool_use" else {"type": kind}
                 note |= {"id": True} if id_ in self._ids or _OTHER.search(id_) or not id_ else {}
                 self._ids.add(id_)
                 return self.tool_use(id_, name, value, note)
@@ -239,6 +239,8 @@ class _Anthropic(Format):
     def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
         note = self.note(part)
         value, lost = as_object(part.input, own=bool(note.get("parsed")))
+        if shape == "original" and value == {}:
+            value = note.get("empty", value)
         return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
 
     def result(self, part: ToolResultPart, shape: Shape) -> Rendered:

@@ -23,13 +23,16 @@ from redis_history.formats._content import (
     NOT_USABLE,
     as_object,
     data_url,
+    given_arguments,
     is_image,
     parsed,
     split_data_url,
+    standard_base64,
     text_or_none,
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._marks import marked, pair_of
 from redis_history.formats._notes import Json, Rendered, Shape, opaque, parts_of_content, read_block, value_of
 from redis_history.values import (
     AttachmentPart,
@@ -41,6 +44,7 @@ from redis_history.values import (
     ToolResultPart,
     ToolUsePart,
 )
+from redis_history.values.pairing import is_result
 
 _BYTES: Final = "__bytes_encoded__"  # as in the JSON of Strands
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
@@ -92,10 +96,18 @@ def packed(value: Any) -> Any:
 def unpacked(value: Any) -> Any:
     """The value that was `packed`."""
     if isinstance(value, dict):
-        if value.get(_BYTES) is True and isinstance(value.get("data"), str):
-            return base64.b64decode(value["data"])
+        if value.get(_BYTES) is True and (data := _decoded(value.get("data"))) is not None:
+            return data
         return {key: unpacked(inner) for key, inner in value.items()}
     return [unpacked(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _decoded(data: Any) -> bytes | None:
+    """The bytes of base64 of any style; None for what is not base64."""
+    try:
+        return base64.b64decode(standard_base64("".join(data.split())), validate=True)
+    except (AttributeError, ValueError):
+        return None
 
 
 class _Bedrock(Format):
@@ -106,7 +118,7 @@ class _Bedrock(Format):
         where = f"message {index}"
         role, note = self.role_of(raw)
         parts = parts_of_content(raw.get("content"), self.read, where, "blocks")
-        if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
+        if role == "user" and parts and all(map(is_result, parts)):
             role = "tool"
         return self.noted(Message(role=role, parts=parts), note, raw, where)
 
@@ -144,7 +156,7 @@ class _Bedrock(Format):
     def read(self, block: Any) -> Part:
         part = self.known(block)
         if part is None and isinstance(block, Mapping):
-            return opaque(self.form, block, next(iter(block), None))
+            return marked(opaque(self.form, block, next(iter(block), None)), pair_of(block))
         return read_block(self.form, block, part, self.render)
 
     def known(self, block: Any) -> Part | None:
@@ -152,7 +164,7 @@ class _Bedrock(Format):
             case {"text": str(text)}:
                 return TextPart(text=text)
             case {"toolUse": {"toolUseId": str(id_), "name": str(name)} as use}:
-                return self.tool_use(id_, name, use.get("input"), {})
+                return self.tool_use(id_, name, *given_arguments(use.get("input")))
             case {"toolResult": {"toolUseId": str(id_), "content": list(items)} as result}:
                 content, note = _content_of(items)
                 is_error = result.get("status") == "error"
@@ -197,7 +209,9 @@ class _Bedrock(Format):
         return {"reasoningContent": {"reasoningText": {"text": part.text, **signature}}}, None
 
     def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
-        own = value_of(part.input, self.note(part))
+        note = self.note(part)
+        own = value_of(part.input, note)
+        own = note.get("empty", own) if shape == "original" and own == {} else own
         value, lost = (own, None) if shape == "original" else as_object(own)
         return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": value}}, lost
 
@@ -206,8 +220,8 @@ class _Bedrock(Format):
         content, lost = value_of(part.content, note), None
         if isinstance(content, Mapping) and self.is_own(part):
             content = [{"type": "json", "json": content}]
-        elif not (isinstance(content, list) and all(map(_is_item, content))):
-            content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
+        elif not (isinstance(content, list) and all(_is_item(one, at, note) for at, one in enumerate(content))):
+            content, lost = converted(content, ("text",), lambda inner: self.render(inner, shape)[0])
         blocks = [{"text": content}] if isinstance(content, str) else list(map(_item_of, content))
         for at in note.get("json", ()):
             if at < len(blocks) and isinstance(text := blocks[at].get("text"), str) and (value := parsed(text)) != text:
@@ -223,6 +237,8 @@ class _Bedrock(Format):
         if part.reference is None or not form or (kind == "image" and form not in _IMAGES and shape != "original"):
             return None, NOT_USABLE
         if data is not None:
+            if _decoded(data) is None:
+                return None, NOT_USABLE
             source: Json = {"bytes": {_BYTES: True, "data": data}}
         elif part.reference.startswith("s3://") or shape == "original":
             key = self.note(part).get("held", "location")
@@ -243,7 +259,8 @@ def _mime(kind: str, form: str) -> str:
 
 
 def _content_of(items: list[Any]) -> tuple[Any, Json]:
-    """The stored content of a result, and its note, which is None for content that is kept as it is."""
+    """The stored content of a result, and its note, which names the items that are kept as they are. None for content
+    that no result has."""
     match items:
         case [{"text": str(text), **rest}] if not rest:
             return text, {}
@@ -258,17 +275,21 @@ def _content_of(items: list[Any]) -> tuple[Any, Json]:
             case {"json": value, **rest} if not rest:
                 found.append({"type": "text", "text": json.dumps(value, ensure_ascii=False)})
                 note.setdefault("json", []).append(at)
-            case {"image": Mapping() as file, **rest} | {"document": Mapping() as file, **rest} if not rest:
-                media = _media_of("image" if "image" in item else "document", file)
+            case Mapping():
+                media = _media_of(item)
+                found.append(dict(item) if media is None else media)
                 if media is None:
-                    return None, {}
-                found.append(media)
+                    note.setdefault("raw", []).append(at)
             case _:
                 return None, {}
     return found, note
 
 
-def _media_of(kind: str, file: Mapping[str, Any]) -> Json | None:
+def _media_of(item: Mapping[str, Any]) -> Json | None:
+    """The stored block of an image or document with bytes; None for other items."""
+    kind, file = next(iter(item.items()), ("", None))
+    if len(item) != 1 or kind not in _IN_RESULTS:
+        return None
     match file:
         case {"format": str(form), "source": {"bytes": {"data": str(data)}} as source, **rest}:
             if len(source) == 1 and rest.keys() <= {"name"}:
@@ -277,12 +298,14 @@ def _media_of(kind: str, file: Mapping[str, Any]) -> Json | None:
     return None
 
 
-def _is_item(block: Any) -> bool:
-    """Whether `_content_of` writes such blocks."""
+def _is_item(block: Any, at: int, note: Mapping[str, Any]) -> bool:
+    """Whether `_content_of` writes such a block at this place."""
     match block:
-        case {"type": "text", "text": str()} | {"type": "image" | "document", "source": {"type": "base64"}}:
+        case {"type": "text", "text": str()}:
             return True
-    return False
+        case {"type": "image" | "document", "source": {"type": "base64", "data": data}}:
+            return _decoded(data) is not None
+    return isinstance(block, Mapping) and at in note.get("raw", ())
 
 
 def _item_of(block: Any) -> Any:

@@ -8,6 +8,7 @@
 | a part with `thought` | a reasoning part; `thought_signature` is its signature |
 | `thought_signature` on another part | `provider_meta["gemini"]` of that part |
 | `function_call`, `function_response` | tool_use and tool_result parts. A missing id is made of name and number |
+| a response without an id, or with one that its call lacks | answers the first open call of its name |
 | a response `{"output": …}` or `{"error": …}` | the value is the content; `error` sets `is_error` |
 | the `parts` of a function response (images) | blocks of the content, behind a text block with the response |
 | `inline_data`; `file_data` | attachments: a data URL in standard base64. The URI |
@@ -25,8 +26,8 @@ import json
 import mimetypes
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import _marks, _notes
@@ -103,6 +104,18 @@ def to_gemini_system(messages: Iterable[Message], *, on_loss: OnLoss | None = No
     return _notes.rebuild({"parts": parts}, note) if found else None
 
 
+class _Call(NamedTuple):
+    """`has_id`: the model gave the call its id."""
+
+    id: str
+    name: str | None
+    has_id: bool
+
+
+#: The id of the call that a part makes or answers, and the note that restores the id that it has itself.
+_Id = tuple[str | None, _notes.Json]
+
+
 class _Gemini(Format):
     form = "gemini"
     request = ("role", "parts")
@@ -111,6 +124,7 @@ class _Gemini(Format):
 
     def __init__(self) -> None:
         self._tools: dict[str, str] = {}  # the name of the nearest earlier call, by id
+        self._ids = _Ids()
         self._after_results = False  # whether the last content has only results of tools
         self._results: list[Any] | None = None  # its parts, if further results belong to it
 
@@ -145,8 +159,8 @@ class _Gemini(Format):
         items = raw.get("parts") or ()
         if not isinstance(items, list | tuple):
             raise InvalidMessageError(f"content {index}: parts must be a list, not {type(items).__name__}")
-        calls: Counter[tuple[str, str]] = Counter()
-        return tuple(self._read_part(item, calls) for item in items)
+        found = [_renamed(item, *_TO_SNAKE) if isinstance(item, Mapping) else {} for item in items]
+        return tuple(map(self._read_part, items, found, self._ids.of(found)))
 
     def write_message(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         self._tools |= {part.id: part.name for part in message.tool_uses}
@@ -186,53 +200,53 @@ class _Gemini(Format):
 
     # Parts, with keys in snake case
 
-    def _read_part(self, item: Any, calls: Counter[tuple[str, str]]) -> Part:
-        """`calls` counts the calls, and the results, of each tool in this content."""
+    def _read_part(self, item: Any, snake: _notes.Json, id_: _Id) -> Part:
         if not isinstance(item, Mapping):
             return _notes.opaque(self.form, item)
-        snake = _renamed(item, *_TO_SNAKE)
         camel = snake != item
         raw = _on_bytes(snake, bytes, lambda data: base64.b64encode(data).decode())
-        for kind in ("function_call", "function_response"):
-            if isinstance(raw.get(kind), Mapping) and isinstance(name := raw[kind].get("name"), str):
-                calls[kind, name] += 1
-        part = self._known(raw, calls)
+        part = self._known(raw, id_)
         try:
             if part is None or (camel and _renamed(snake, *_TO_CAMEL) != item):  # it mixes both spellings of keys
                 raise InvalidMessageError("a part that only Gemini has")
             note = _notes.remember(raw, self.render(part, "original")[0] or {})
         except InvalidMessageError:
-            return _marks.marked(_notes.opaque(self.form, dict(item)), _pair_of(raw, calls))
+            return _marks.marked(_notes.opaque(self.form, dict(item)), _pair_of(raw, id_))
         note |= {"bytes": True} if raw != snake else {}
         return _notes.noted(part, self.form, note | ({"camel": True} if camel else {}))
 
-    def _known(self, raw: Mapping[str, Any], calls: Counter[tuple[str, str]]) -> Part | None:
+    def _known(self, raw: Mapping[str, Any], given: _Id) -> Part | None:
+        id_, note = given
+        note = dict(note)
         match raw:
             case {"thought": True, "text": str(text)}:
                 signature = text_or_none(raw.get("thought_signature"))
                 return ReasoningPart(text=text, signature=signature, provider_meta={self.form: {"thought": True}})
             case {"text": str(text)}:
                 return TextPart(text=text)
-            case {"function_call": {"name": str(name)} as call}:
+            case {"function_call": {"name": str(name)} as call} if id_ is not None:
                 args = call.get("args")
                 if args is not None and not isinstance(args, dict):
                     return None
-                id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
                 # The signature of the first parallel call covers all of them: see values/reasoning_parts.py.
                 signature = text_or_none(raw.get("thought_signature"))
                 note |= {} if signature is None else {"signature": signature}
                 return self.tool_use(id_, name, args or {}, note)
-            case {"function_response": {"name": str(name), "response": dict(response)} as result}:
+            case {"function_response": Mapping() as result} if id_ is not None:
+                tool, response = result.get("name"), result.get("response")
+                if not isinstance(tool, str | None) or not isinstance(response, dict | None):
+                    return None
+                note |= {"no_name": True} if tool is None else {}
                 # By convention the response has one key, `output` or `error`. Any other response is the result itself.
-                single = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
-                id_, note = _call_id(result, calls["function_response", name])
-                content = response[single] if single else response
+                single = next(iter(response)) if response and list(response) in (["output"], ["error"]) else ""
+                note |= {"no_response": True} if response is None else {}
+                content = response[single] if response and single else response
                 if single and isinstance(content, dict):
                     note["wrapped"] = True
                 if isinstance(files := result.get("parts"), list) and files:
                     content, note = _with_files(content, files, note)
-                return self.tool_result(id_, content, note, name=name, is_error=single == "error")
+                return self.tool_result(id_, content, note, name=tool, is_error=single == "error")
             case {"inline_data": {"data": str(data)} as blob}:
                 mime = text_or_none(blob.get("mime_type"))
                 meta = _notes.with_note(self.form, {"base64": style} if (style := base64_style(data)) else {})
@@ -268,7 +282,7 @@ class _Gemini(Format):
         note = self.note(part)
         content, lost = _notes.value_of(part.content, note), None
         name = part.name if part.name is not None else self._tools.get(part.tool_use_id)
-        if name is None:
+        if name is None and not note.get("no_name"):
             name, lost = part.tool_use_id, "the name of the tool (its call is missing; the id is used instead)"
         files: list[Any] = []
         if isinstance(content, list) and any(map(_is_file, content)):
@@ -284,9 +298,11 @@ class _Gemini(Format):
         wrapped = part.is_error or not isinstance(content, dict) or list(content) in (["output"], ["error"])
         wrapped = wrapped or bool(note.get("wrapped"))
         response = {"error" if part.is_error else "output": content} if wrapped else content
-        id_: _notes.Json = {} if note.get("no_id") else {"id": part.tool_use_id}
+        response = None if content is None and note.get("no_response") else response
+        id_: _notes.Json = {} if note.get("no_id") else {"id": note.get("id", part.tool_use_id)}
+        named = {} if part.name is None and note.get("no_name") else {"name": name}
         held = {"parts": files} if files else {}
-        return {"function_response": {**id_, "name": name, "response": response, **held}}, lost
+        return {"function_response": {**id_, **named, "response": response, **held}}, lost
 
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url, own = part.reference, self.is_own(part)
@@ -309,13 +325,65 @@ class _Gemini(Format):
         return {"file_data": {**({} if kind is None else {"mime_type": kind}), "file_uri": url}}, lost
 
 
-def _call_id(call: Mapping[str, Any], count: int) -> tuple[str, _notes.Json]:
-    """The id of a call or result. If it has none: its name, and its number among those of this name in one content, so
-    that calls and results match even when converted separately."""
-    if isinstance(call.get("id"), str) and call["id"] != "":
-        return call["id"], {}
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", call["name"]) or "call"
-    return plain if count == 1 else f"{plain}-{count}", {"no_id": True}
+class _Ids:
+    """The ids of the calls and responses of one conversion."""
+
+    def __init__(self) -> None:
+        self._open: list[_Call] = []  # without a response; those of the last turn of the model first
+        self._last = 0  # the number of these, until a content without calls follows
+
+    def of(self, parts: list[_notes.Json]) -> list[_Id]:
+        """For each part of a content: the id of the call that it makes or answers, and the note that restores its own.
+
+        A call without an id gets its name, and its number among those of this name in the content, as id. So does a
+        response without a call, so that they match even when converted separately.
+        """
+        found: list[_Id] = []
+        numbers: Counter[tuple[str, Any]] = Counter()
+        responses = [one for part in parts if isinstance(one := part.get("function_response"), Mapping)]
+        named = {_given_id(one) for one in responses}
+        calls: list[_Call] = []
+        for part in parts:
+            id_, note = None, _notes.Json()
+            for kind in ("function_call", "function_response"):
+                if not isinstance(item := part.get(kind), Mapping):
+                    continue
+                id_, name = _given_id(item), text_or_none(item.get("name"))
+                numbers[kind, name] += 1
+                call = self._answered(id_, name, named) if kind == "function_response" else None
+                if call is not None and call.id != id_:
+                    note = {"no_id": True} if id_ is None else {"id": id_}
+                    id_ = call.id
+                elif id_ is None and name is not None:
+                    id_, note = _made_id(name, numbers[kind, name]), {"no_id": True}
+                if kind == "function_call" and id_ is not None:
+                    calls.append(_Call(id_, name, not note))
+            found.append((id_, note))
+        self._open[self._last : self._last] = calls  # parallel calls may come in several contents
+        self._last = self._last + len(calls) if calls else 0
+        return found
+
+    def _answered(self, id_: str | None, name: str | None, others: Collection[str | None]) -> _Call | None:
+        """The call that a response answers: the one with its id, else the first one of its name in the last turn with
+        such a call. `others` are the ids of all responses of its content."""
+        found = [call for call in self._open if call.id == id_] or [
+            call
+            for call in self._open
+            if call.name == name and (call.id not in others if id_ is None else not call.has_id)
+        ]
+        if not found:
+            return None
+        self._open.remove(found[0])
+        return found[0]
+
+
+def _given_id(item: Mapping[str, Any]) -> str | None:
+    return text_or_none(item.get("id")) or None
+
+
+def _made_id(name: str, number: int) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "call"
+    return plain if number == 1 else f"{plain}-{number}"
 
 
 def _is_file(block: Any) -> bool:
@@ -341,12 +409,11 @@ def _response(content: list[Any], *, as_json: bool) -> Any:
     return parsed(text) if as_json else text
 
 
-def _pair_of(raw: Mapping[str, Any], calls: Counter[tuple[str, str]]) -> _marks.Pair:
+def _pair_of(raw: Mapping[str, Any], given: _Id) -> _marks.Pair:
     """The pair of an opaque part."""
-    for kind, verb in (("function_call", "opens"), ("function_response", "answers")):
-        if isinstance(call := raw.get(kind), Mapping) and isinstance(name := call.get("name"), str):
-            return {verb: _call_id(call, calls[kind, name])[0]}
-    return _marks.pair_of(raw)
+    if given[0] is None:
+        return _marks.pair_of(raw)
+    return {"opens" if "function_call" in raw else "answers": given[0]}
 
 
 def _attachment(url: str, mime: str | None, raw: Mapping[str, Any], meta: _notes.Json | None = None) -> AttachmentPart:

@@ -54,7 +54,7 @@ def to_mistral(
     Mistral's own models only accept tool call ids of nine letters and digits. `short_ids` replaces other ids with such
     ids; equal ids get equal replacements. `shape` and `on_loss` are as in `to_openai_chat`.
     """
-    return _Mistral().to(map(_with_short_ids, messages) if short_ids else messages, shape, on_loss)
+    return _Mistral(short_ids=short_ids).to(messages, shape, on_loss)
 
 
 class _Mistral(ChatFormat):
@@ -73,6 +73,12 @@ class _Mistral(ChatFormat):
     not_null: ClassVar[Mapping[type | str, Collection[str]]] = {Message: ("prefix",)}
     only_assistant_calls = True
     object_arguments = True
+
+    def __init__(self, *, short_ids: bool = False) -> None:
+        self._short_ids = short_ids
+
+    def prepared(self, message: Message) -> Message:
+        return _with_short_ids(message) if self._short_ids else message
 
     def known(self, block: Any) -> Part | None:
         match block:

@@ -4,7 +4,8 @@
 |---|---|
 | role `developer`; `function` | `system`; `tool`. The original role is restored |
 | any other role (`exit` of mini-swe-agent) | `user`. The original role is restored |
-| `reasoning_content`, `reasoning` | a reasoning part |
+| `reasoning_content`, `reasoning`, `reasoning_details` of OpenRouter | a reasoning part |
+| `refusal`; `audio` of a reply | a text part; the audio is restored as long as the text is its transcript |
 | `tool_calls` (of any role), `function_call` | tool_use parts with parsed arguments. The original JSON is restored |
 | unknown blocks, keys | an opaque part; `provider_meta["openai_chat"]` |
 """
@@ -56,6 +57,7 @@ class _OpenAI(ChatFormat):
         "function": "tool",
     }
     reasoning_keys = ("reasoning_content", "reasoning")
+    text_keys = ("refusal", "audio")
     request = (
         *("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"),
         *("reasoning_details", *reasoning_keys),  # OpenRouter requires its reasoning_details in the next request

@@ -290,12 +290,13 @@ class _Responses(Format):
 
     def _known_item(self, raw: Mapping[str, Any]) -> Part | None:
         match raw:
-            case {"type": "function_call", "call_id": str(id_), "name": str(name), "arguments": arguments}:
-                value, style = _content.parse_arguments(arguments)
+            case {"type": "function_call", "call_id": str(id_), "name": str(name)}:
+                value, style = _content.parse_arguments(raw.get("arguments"))
                 return self.tool_use(id_, name, value, {"arguments": style} if style else {})
             case {"type": "custom_tool_call", "call_id": str(id_), "name": str(name), "input": str(value)}:
                 return self.tool_use(id_, name, value, {"type": "custom"})
-            case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id_), "output": output}:
+            case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id_)}:
+                output = raw.get("output")
                 note: _notes.Json = {} if raw["type"] == "function_call_output" else {"type": raw["type"]}
                 note |= {} if isinstance(output, str) else {"content": True}
                 return self.tool_result(id_, output, note)

@@ -426,4 +426,5 @@ def _event(message: Message) -> Event | None:
     author = "user"
     if message.role != "user" and participant is not None:
         author = participant.display_name or participant.id
-    return Event(id=message.id, author=author, timestamp=message.timestamp.timestamp(), content=contents[0])  # type: ignore[arg-type]
+    content = {**contents[0], "parts": [part for one in contents for part in one["parts"]]}
+    return Event(id=message.id, author=author, timestamp=message.timestamp.timestamp(), content=content)  # type: ignore[arg-type]

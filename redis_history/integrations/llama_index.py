@@ -358,7 +358,7 @@ def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMe
         return [ChatMessage.model_validate(dump)]
     with Losses(_FORM, on_loss) as losses:
         pieces = pieces_of(message, every=True)  # from another framework, or edited
-        return [one for piece, losses.offset in pieces for one in _built(piece, losses)]
+        return [one for piece, losses.places in pieces for one in _built(piece, losses)]
 
 
 def _parts(dump: dict[str, Any]) -> Iterator[Part]:

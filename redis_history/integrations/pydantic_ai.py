@@ -227,7 +227,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
             if (built := _built(given)) is not None:
                 found.append(built)
                 continue
-            for message, losses.offset in pieces_of(given, every=True):
+            for message, losses.places in pieces_of(given, every=True):
                 names |= {part.id: part.name for part in message.tool_uses}
                 note, parts = note_of(message, _FORM), list(_to_parts(message, names, losses))
                 kind = "response" if message.role == "assistant" else "request"

@@ -2,7 +2,8 @@
 
 Parts that are kept opaque, tool results and tool inputs are JSON values of any form. A model reads their texts, and
 looks at an image or listens to a recording, whose base64 is not text for it. `readable` finds these by the form that
-providers and frameworks give them: OpenAI, Anthropic, Gemini, Mistral, MCP, the AI SDK, LangChain, Pydantic AI.
+providers and frameworks give them: OpenAI, Anthropic, Gemini, Mistral, Bedrock, MCP, the AI SDK, LangChain, Pydantic
+AI.
 
 Each value is visited once, to the depth that a message may have.
 """
@@ -91,6 +92,9 @@ _BLOCKS: Final[Mapping[str, tuple[Media, tuple[str, ...]]]] = {
 _ENCRYPTED: Final = frozenset(("redacted_thinking", "reasoning.encrypted"))
 #: Gemini's names of blocks, which lack a type.
 _INLINE: Final = frozenset(("inlineData", "inline_data", "fileData", "file_data"))
+#: Bedrock's names of blocks with a file, which have a format and a source instead of a type.
+_CONVERSE: Final[Mapping[str, Media]] = {"image": "image", "document": "file", "audio": "audio", "video": "video"}
+_SOURCES: Final = frozenset(("bytes", "s3Location", "location"))
 #: Keys of content next to the type of a file.
 CONTENT_KEYS: Final = ("data", "blob", "bytes", "base64")
 _SIGNATURES: Final = frozenset(
@@ -100,7 +104,7 @@ _SIGNATURES: Final = frozenset(
     )
 )  # fmt: skip
 #: A mapping without these keys belongs to none of the kinds above.
-_SPECIAL: Final = frozenset((*_KINDS, *MIME_KEYS, *_INLINE, *_SIGNATURES))
+_SPECIAL: Final = frozenset((*_KINDS, *MIME_KEYS, *_INLINE, *_CONVERSE, *_SIGNATURES))
 _MAY_BE_SPECIAL: Final = re.compile("|".join((*(f'"{key}"' for key in _SPECIAL), '"data:')).encode()).search
 #: Keys whose texts are for programs: they are left out of `texts_in`.
 _TECHNICAL: Final = frozenset(
@@ -201,6 +205,8 @@ class _Reader:
                     out[key] = self._marker(kind or "file")
             elif key in _INLINE and isinstance(item, Mapping):
                 out[key] = self._marker(_of_mime(_mime_of(item)))
+            elif key in _CONVERSE and _is_converse(item):
+                out[key] = self._marker(_CONVERSE[key])
             elif key in _SIGNATURES and _is_opaque(item):
                 changed = True
                 continue
@@ -242,6 +248,11 @@ def _content_of(value: Mapping[Any, Any]) -> tuple[Media | None, tuple[str, ...]
     if kind == "file" and mime is not None:
         kind, keys = _of_mime(mime), (*keys, "url")
     return kind, tuple(key for key in keys if _names_content(value.get(key)))
+
+
+def _is_converse(item: Any) -> bool:
+    source = item.get("source") if isinstance(item, Mapping) and "format" in item else None
+    return isinstance(source, Mapping) and not _SOURCES.isdisjoint(source)
 
 
 def _is_encoded(content: Any) -> bool:

@@ -7,7 +7,14 @@ import msgspec
 import pytest
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats import from_anthropic, from_openai_chat, to_anthropic, to_anthropic_system, to_openai_chat
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    from_openai_chat,
+    to_anthropic,
+    to_anthropic_system,
+    to_openai_chat,
+)
 from redis_history.formats._content import dump_arguments, parse_arguments
 from redis_history.values import (
     AttachmentPart,
@@ -21,6 +28,7 @@ from redis_history.values import (
     tool_result,
     user,
 )
+from redis_history.values.sizes import message_tokens
 from tests.unit.format_cases import FORMAT, through_storage
 
 TEXT = {"type": "text", "text": "x"}
@@ -225,17 +233,53 @@ def test_an_edit_overrides_the_note() -> None:
 
 
 NOT_STORED = [
-    *("", "{", '"text"', '{"a": NaN}', '{"a": 1e400}', '{"a": "\\ud800"}', '{"n": 123456789012345678901}'),
+    *("{", '"text"', '{"a": NaN}', '{"a": 1e400}', '{"a": "\\ud800"}', '{"n": 123456789012345678901}'),
     *("[" * 200 + "]" * 200, "[" * 100_000),
 ]
+EMPTY = ["", None]
 UNUSUAL_JSON = ['{"a":1,"a":2}', '{"a":1e5}', "[1,2]", "null", '{ "a" : 1 }', '{"é":"\\u00e9"}']
 
 
-@pytest.mark.parametrize("raw", [*NOT_STORED, *UNUSUAL_JSON], ids=lambda raw: raw[:20])
-def test_unusual_arguments_are_restored(raw: str) -> None:
+@pytest.mark.parametrize("raw", [*NOT_STORED, *EMPTY, *UNUSUAL_JSON], ids=lambda raw: str(raw)[:20])
+def test_unusual_arguments_are_restored(raw: Any) -> None:
     """Text that cannot be stored as a value stays text."""
     parsed, note = parse_arguments(raw)
-    assert parsed == (raw if raw in NOT_STORED else json.loads(raw))
+    assert parsed == (raw if raw in NOT_STORED else json.loads(raw or "{}"))
     assert dump_arguments(parsed, note) == raw
     if isinstance(parsed, dict):
         assert dump_arguments({"b": 2}, note).replace(" ", "") == '{"b":2}', "an edit overrides the original string"
+
+
+DETAILS = [{"type": "reasoning.text", "text": "Rain?"}, {"type": "reasoning.encrypted", "data": "c2ln"}]
+ELSEWHERE = [
+    {"role": "assistant", "content": None, "refusal": "It rains."},
+    {"role": "assistant", "content": "Hm.", "refusal": "It rains.", "tool_calls": [call()]},
+    {
+        "audio": {"id": "a", "data": "QUJD", "transcript": "It rains.", "expires_at": 1},
+        "content": None,
+        "role": "assistant",
+    },
+    {"role": "assistant", "content": "It rains.", "reasoning_details": DETAILS},
+    {"role": "assistant", "content": "It rains.", "reasoning_details": DETAILS, "reasoning": "Rain?"},
+]
+
+
+@pytest.mark.parametrize("original", ELSEWHERE)
+def test_a_reply_is_read_wherever_its_text_stands(original: dict[str, Any]) -> None:
+    """A refusal, the transcript of audio and OpenRouter's reasoning stand beside the content."""
+    (message,) = stored = through_storage(from_openai_chat([original]))
+    assert message.text.endswith("It rains.")
+    assert ("Rain?" in [part.text for part in message.parts[:1]]) == ("reasoning_details" in original)  # type: ignore[union-attr]
+    assert message_tokens(message) > 2
+    back = to_openai_chat(stored, shape="original")
+    assert back == [original]
+    assert list(back[0]) == list(original)
+    (sent,) = to_openai_chat(stored, shape="request")
+    assert sent == {**original, **({"audio": {"id": "a"}} if "audio" in original else {})}
+    losses: list[Loss] = []
+    assert "It rains." in str(to_anthropic(stored, on_loss=losses.append))
+    assert len(losses) == len([part for part in message.parts if isinstance(part, ReasoningPart)])
+    parts = tuple(msgspec.structs.replace(p, text="gone") if hasattr(p, "text") else p for p in message.parts)
+    (edited,) = through_storage([msgspec.structs.replace(message, parts=parts)])
+    assert "rain" not in str(to_openai_chat([edited], shape="original")).lower()
+    assert "QUJD" not in str(edited)

@@ -1,8 +1,11 @@
 """`paired` orders calls and results so that the APIs accept them, and reports what it leaves out."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redis_history import (
     HistoryStore,
@@ -18,9 +21,25 @@ from redis_history import (
     user,
 )
 from redis_history.agents.prompt import assemble_messages, assemble_prompt
-from redis_history.formats import Loss, from_anthropic, paired, to_anthropic, to_langchain, to_openai_chat
+from redis_history.formats import (
+    Loss,
+    from_anthropic,
+    from_gemini,
+    from_mistral,
+    from_openai_chat,
+    from_openai_responses,
+    paired,
+    to_anthropic,
+    to_gemini,
+    to_langchain,
+    to_mistral,
+    to_openai_chat,
+)
+from redis_history.formats.bedrock import from_bedrock, to_bedrock
+from redis_history.values.sizes import message_tokens
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
+from tests.unit.format_cases import FORMATS, through_storage
 
 #: The provider runs this tool itself.
 SEARCHED = [
@@ -174,3 +193,189 @@ def test_a_result_whose_call_was_compacted_is_left_out(place: int) -> None:
         assert refused(prompt.messages) == []
         assert refused(paired(store.get("c"), on_loss=lambda loss: None)) == []
         assert len(prompt.messages) == 3
+
+
+RAW = b"\x89PNG" * 100_000
+CITED = {"format": "txt", "name": "d", "source": {"text": "It rains."}, "citations": {"enabled": True}}
+RESULTS_OF_BEDROCK = {
+    "video": [{"text": "see"}, {"video": {"format": "mp4", "source": {"bytes": RAW}}}],
+    "in S3": [{"image": {"format": "png", "source": {"s3Location": {"uri": "s3://b/k.png"}}}}, {"json": {"n": 1}}],
+    "search": [{"searchResult": {"source": "https://x.test", "title": "T", "content": [{"text": "It rains."}]}}],
+    "document": [{"document": CITED}],
+    "of a newer version": [{"hologram": {"text": "It rains."}}],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS_OF_BEDROCK)
+def test_a_result_of_bedrock_answers_its_call_whatever_it_contains(name: str) -> None:
+    use = {"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}
+    result = {"toolResult": {"toolUseId": "t1", "status": "success", "content": RESULTS_OF_BEDROCK[name]}}
+    items = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    said = through_storage(from_bedrock(items))
+    assert to_bedrock(said) == to_bedrock(paired(said)) == items
+    assert [message.role for message in said] == ["assistant", "tool"]
+    assert refused(said) == []
+    media = {"video": 3_000, "in S3": 1_000}.get(name, 0)
+    assert media < message_tokens(said[1]) < media + 100
+    text = to_openai_chat(said, on_loss=lambda loss: None)[1]["content"]
+    assert {"video": "see", "in S3": "[image]"}.get(name, "It rains.") in text
+    masked = replace(said[1], parts=(replace(said[1].parts[0], content="[masked]"),))
+    assert to_bedrock([masked])[0]["content"][0]["toolResult"]["content"] == [{"text": "[masked]"}]
+
+
+def test_an_opaque_result_of_bedrock_answers_its_call() -> None:
+    use = {"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}
+    items = [
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "t1"}}]},
+    ]
+    said = from_bedrock(items)
+    assert to_bedrock(paired(said)) == items
+    assert said[1].role == "tool"
+
+
+def test_tools_of_bedrock_itself_answer_in_the_message_of_the_model() -> None:
+    use = {"toolUse": {"toolUseId": "t", "name": "nova_grounding", "input": {}, "type": "server_tool_use"}}
+    result = {"toolUseId": "t", "content": [{"text": "r"}], "status": "success", "type": "nova_grounding_result"}
+    items = [{"role": "assistant", "content": [use, {"toolResult": result}, {"text": "a"}]}]
+    assert to_bedrock(assemble_messages([user("q"), *from_bedrock(items)], "me").messages)[1:] == items
+
+
+def anthropic_turn(*blocks: Any) -> Any:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def called(id_: str, **keys: Any) -> Any:
+    return {"type": "tool_use", "id": id_, "name": "f", "input": {}, **keys}
+
+
+def answered(*ids: str) -> Any:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": one, "content": "y"} for one in ids]}
+
+
+CODE = {"type": "server_tool_use", "id": "k", "name": "code_execution", "input": {"code": "f()"}}
+BY_CODE = {"caller": {"type": "code_execution_20250825", "tool_id": "k"}}
+RAN = {"type": "code_execution_result", "content": [], "return_code": 0, "stderr": "", "stdout": "2"}
+END = {"type": "code_execution_tool_result", "tool_use_id": "k", "content": RAN}
+SAID = {"type": "text", "text": "So."}
+HOSTED = {
+    "call, search": [anthropic_turn(called("c"), *SEARCHED[:2]), answered("c"), anthropic_turn(SAID)],
+    "call, search, text": [anthropic_turn(SAID, called("c"), *SEARCHED), answered("c"), anthropic_turn(SAID)],
+    "call, search, call": [anthropic_turn(called("c"), *SEARCHED[:2], called("d")), answered("c", "d")],
+    "search, call": [anthropic_turn(*SEARCHED[:2], called("c")), answered("c"), anthropic_turn(SAID)],
+    "code": [
+        *(anthropic_turn(CODE, called("a", **BY_CODE)), answered("a")),
+        *(anthropic_turn(called("b", **BY_CODE)), answered("b"), anthropic_turn(END, SAID)),
+    ],
+    "apart": [anthropic_turn(SEARCHED[0]), anthropic_turn(SEARCHED[1]), anthropic_turn(SAID)],
+}
+PROVIDERS = {
+    "openai_chat": (to_openai_chat, from_openai_chat),
+    "mistral": (to_mistral, from_mistral),
+    "gemini": (to_gemini, from_gemini),
+    "bedrock": (to_bedrock, from_bedrock),
+}
+
+
+@pytest.mark.parametrize("name", HOSTED)
+@pytest.mark.parametrize("form", PROVIDERS)
+def test_calls_that_one_provider_ran_are_calls_like_any_other_for_another_one(form: str, name: str) -> None:
+    said = from_anthropic(HOSTED[name])
+    to, read = PROVIDERS[form]
+    prompt = list(assemble_messages([user("q"), *said, user("Go on.")], "me").messages)
+    assert to_anthropic(prompt, shape="request")[1:-1] == HOSTED[name]
+    for messages in said, paired(said), prompt:
+        losses: list[Loss] = []
+        back = read(to(messages, shape="request", on_loss=losses.append))
+        assert not losses
+        assert all(message.role == "tool" for message in back if message.tool_results)
+        assert torn("openai_chat", to_openai_chat(back)) == []
+        assert len([part for one in back for part in one.parts]) == len(
+            [part for one in messages for part in one.parts]
+        )
+
+
+def test_a_late_result_of_a_call_by_code_comes_before_the_end_of_the_code() -> None:
+    late = [anthropic_turn(CODE, called("a", **BY_CODE)), anthropic_turn(END, SAID), answered("a")]
+    said = from_anthropic(late)
+    for messages in paired(said), assemble_messages([user("q"), *said], "me").messages[1:]:
+        assert to_anthropic(messages) == [late[0], late[2], late[1]]
+
+
+def test_code_that_gemini_ran_stays_with_the_model() -> None:
+    """Gemini streams code and its result as contents of their own."""
+    code, result = {"code": "1+1", "language": "PYTHON"}, {"outcome": "OUTCOME_OK", "output": "2"}
+    parts = [{"executable_code": code}, {"code_execution_result": result}, {"text": "2"}]
+    items = [{"role": "user", "parts": [{"text": "q"}]}, *({"role": "model", "parts": [part]} for part in parts)]
+    assert to_gemini(assemble_messages(from_gemini(items), "me").messages, shape="request") == items
+
+
+HALF_OPAQUE = {
+    "arguments": from_anthropic([anthropic_turn(called("k", input=["a"])), answered("k")]),
+    "custom input": from_openai_responses(
+        [
+            {"type": "custom_tool_call", "call_id": "k", "name": "f", "input": None},
+            {"type": "custom_tool_call_output", "call_id": "k", "output": "y"},
+        ]
+    ),
+    "response": from_gemini(
+        [
+            {"role": "model", "parts": [{"text": "So."}, {"function_call": {"id": "k", "name": "f", "args": {}}}]},
+            {"role": "user", "parts": [{"function_response": {"id": "k", "name": "f", "response": ["a"]}}]},
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HALF_OPAQUE)
+def test_no_provider_gets_half_a_pair_whose_other_half_is_opaque(name: str) -> None:
+    said = [user("q"), *HALF_OPAQUE[name], user("Go on.")]
+    for form in FORMATS:
+        losses: list[Loss] = []
+        items = form.to(said, shape="request", on_loss=losses.append)
+        assert len(losses) in (0, 2)
+        assert ("'k'" in str(items)) == (not losses)
+        assert "Go on." in str(items)
+        assert form.to(said, shape="original", on_loss=losses.append)
+
+
+def responses_turn(**keys: Any) -> list[Any]:
+    return [
+        {"type": "function_call", "call_id": "k", "name": "f", **keys},
+        {"type": "function_call_output", "call_id": "k"},
+    ]
+
+
+def chat_turn(**keys: Any) -> list[Any]:
+    call = {"id": "k", "type": "function", "function": {"name": "f", **keys}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return [said, {"role": "tool", "content": "y", "tool_call_id": "k"}]
+
+
+def bedrock_turn(**keys: Any) -> list[Any]:
+    use = {"toolUse": {"toolUseId": "k", "name": "f", **keys}}
+    result = {"toolResult": {"toolUseId": "k", "status": "success", "content": [{"text": "y"}]}}
+    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+
+
+@pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}])
+@pytest.mark.parametrize("form", ["anthropic", "bedrock", "mistral", "openai_chat", "openai_responses"])
+def test_a_call_without_arguments_is_a_call_for_every_provider(form: str, given: dict[str, Any]) -> None:
+    named = dict(zip(["input"], given.values(), strict=False))
+    use = {"type": "tool_use", "id": "k", "name": "f", **named}
+    items = {
+        "anthropic": [anthropic_turn(use), answered("k")],
+        "bedrock": bedrock_turn(**named),
+        "openai_responses": responses_turn(**given),
+    }.get(form, chat_turn(**given))
+    to, read = {**PROVIDERS, **{one.name: (one.to, one.from_) for one in FORMATS}}[form]
+    said = through_storage(read(items))
+    assert to(said, shape="original") == items
+    assert said[0].tool_uses[0].input == {}
+    for other in FORMATS:
+        losses: list[Loss] = []
+        sent = other.to(said, on_loss=losses.append)
+        assert is_valid(other.name, sent)
+        assert not losses
+    edited = replace(said[0], parts=(replace(said[0].tool_uses[0], input={"n": 1}),))
+    assert '"n"' in str(to([edited])).replace("'", '"')

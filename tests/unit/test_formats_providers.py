@@ -249,6 +249,40 @@ def test_gemini_calls_without_ids_match_their_results_when_converted_separately(
     assert formats.to_gemini([call, result]) == [asked, answered]
 
 
+def called(id_: Any = None, name: str = "f") -> Any:
+    return {"function_call": {**({} if id_ is None else {"id": id_}), "name": name, "args": {}}}
+
+
+def responded(**keys: Any) -> Any:
+    return {"function_response": {"response": {"output": "y"}, **keys}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "answered"),
+    [
+        ([[called("k")], [responded(name="f")]], ["k"]),
+        ([[called("k"), called("l")], [responded(name="f"), responded(name="f")]], ["k", "l"]),
+        ([[called("k"), called("l", "g")], [responded(name="g"), responded(name="f")]], ["l", "k"]),
+        ([[called("k"), called("l")], [responded(name="f"), responded(id="k", name="f")]], ["l", "k"]),
+        ([[called("k")], [{"text": "and"}], [called("l")], [responded(name="f")]], ["l"]),  # the first run died
+        ([[called("k")], [], [called("l")], [], [responded(name="f"), responded(name="f")]], ["l", "k"]),
+        ([[called()], [responded(id="own", name="f")]], ["f"]),
+        ([[called("k")], [responded(id="k")]], ["k"]),
+        ([[called("k")], [responded(id="k", name="f", response=None)]], ["k"]),
+        ([[called(), called()], [responded(name="f")], [responded(name="f")]], ["f", "f-2"]),
+    ],
+)
+def test_gemini_responses_answer_the_calls_that_they_do_not_name(steps: list[Any], answered: list[str]) -> None:
+    """The SDK's `Part.from_function_response` sets no id, although the API gives each call one."""
+    items = [{"role": "model" if "function_call" in str(parts) else "user", "parts": parts} for parts in steps]
+    said = FORMAT["gemini"].restored(items)
+    assert [one.tool_use_id for message in said for one in message.tool_results] == answered
+    losses: list[formats.Loss] = []
+    opened = [call.id for message in formats.paired(said, on_loss=losses.append) for call in message.tool_uses]
+    assert sorted(opened) == sorted(answered)
+    assert all("without a result" in loss.reason for loss in losses)
+
+
 def test_anthropic_gets_ids_of_calls_that_it_accepts():
     """Those of other models may have other characters, or be used again in each turn."""
     turn = [assistant(tool_use("functions.f:0", "f"), tool_use("functions.f:0", "g")), user("x")]

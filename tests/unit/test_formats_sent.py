@@ -23,6 +23,7 @@ from redis_history import (
     user,
 )
 from redis_history.agents.history.masking import tool_result_masking
+from redis_history.formats.bedrock import from_bedrock, to_bedrock
 from redis_history.values.pairs import open_calls
 from tests.support.sdk import validate
 from tests.unit.format_cases import FORMAT, FORMATS, every_format, through_storage
@@ -604,3 +605,35 @@ def test_recent_text_has_no_data() -> None:
 def test_recent_text_has_no_base64_of_texts() -> None:
     history = History([user(f"See ![shot](data:image/png;base64,{LONG})"), tool(tool_result("c", f"{LONG} is it"))])
     assert history.recent_text(2) == "User: See ![shot]([image])\nTool: [image] is it"
+
+
+ENDING = BYTES + b"\xff\xfe"  # whose base64 is padded
+ENDED, SAFE_ENDED = base64.b64encode(ENDING).decode(), base64.urlsafe_b64encode(ENDING).decode()
+NO_BASE64 = ("not base64", "abcde")
+
+
+@pytest.mark.parametrize("where", ["file", "result"])
+@pytest.mark.parametrize("shape", ["valid", "original"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(ENDED, ENDED.rstrip("="), f"{ENDED[:20]}\r\n{ENDED[20:]}"),
+        *(SAFE_ENDED, SAFE_ENDED.rstrip("="), *NO_BASE64),
+    ],
+)
+def test_bedrock_gets_the_bytes_of_any_base64(data: str, shape: Any, where: str) -> None:
+    url = f"data:image/png;base64,{data}"
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    file = AttachmentPart(modality="image", mime_type="image/png", reference=url)
+    message = user("See", file) if where == "file" else tool(tool_result("c", [{"type": "text", "text": "See"}, block]))
+    losses: list[formats.Loss] = []
+    for _ in range(2):  # also after it has been restored from bytes
+        [item] = to_bedrock([message], shape=shape, on_loss=losses.append)
+        content = item["content"] if where == "file" else item["content"][0]["toolResult"]["content"]
+        if data in NO_BASE64:
+            assert len(losses) == 1
+            assert content[1:] == ([] if where == "file" and shape == "original" else [{"text": "File: image"}])
+            return
+        assert content[1]["image"]["source"]["bytes"] == ENDING
+        [message] = from_bedrock([item])
+    assert not losses

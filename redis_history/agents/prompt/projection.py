@@ -30,7 +30,7 @@ from redis_history import values as model
 from redis_history.agents.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.agents.prompt.options import LeftOut, LeftOutReason
 from redis_history.formats._pairing import has_own_results, paired
-from redis_history.values.pairing import in_pair, is_result, only_results
+from redis_history.values.pairing import in_pair, is_result, pairing
 from redis_history.values.pairs import has_tools, pairs_of, unfit
 from redis_history.values.quoting import file_hint, plain_name
 from redis_history.values.reasoning_parts import has_reasoning, is_blank, only_reasoning, without_parts
@@ -136,19 +136,24 @@ def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[mod
     if first is None:
         return ()
     results = [_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]]
-    if has_own_results(first) or not all(map(only_results, results)):
+    if has_own_results(first) or not all(_only_answers(one.parts) for one in results):
         return tuple(paired([first, *results]))
     return (first, *results)
 
 
 def _project_result(message: model.Message, voice: Voice, names: Names) -> model.Message:
     """A message with results of calls. Other parts of it are shown to the model in a message of the user, unless the
-    model wrote them."""
+    model wrote them, or its provider: results of tools that it runs itself."""
     message = _with_hints(message)
     said = voice is Voice.USER or voice is Voice.OTHER
     parts = _labeled(message, message.parts, names) if said else message.parts
-    own = message.role == "assistant" and not said and not all(map(is_result, parts))
+    own = message.role == "assistant" and not said and not _only_answers(parts)
     return _changed(message, parts, None if own or message.role == "user" else "tool")
+
+
+def _only_answers(parts: Iterable[model.Part]) -> bool:
+    """Whether these are results, but not of tools that the model's provider runs itself."""
+    return all(is_result(part) and not pairing(part).hosted for part in parts)
 
 
 def _project(message: model.Message, voice: Voice, names: Names) -> model.Message | None:
