@@ -22,9 +22,11 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.formats.json_form import dumps, message_of
+from redis_history.store._async.asking import check_agent
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import (
     Append,
+    Asking,
     ListConversations,
     Preview,
     ReadConversation,
@@ -34,7 +36,9 @@ from redis_history.store.operations import (
 )
 from redis_history.store.operations.base import MAX_BY
 from redis_history.store.operations.listing import FIRST_MESSAGES, Place
+from redis_history.store.operations.usage import check_budget
 from redis_history.store.search.hits import SearchHits
+from redis_history.store.writes import Precondition
 from redis_history.values import Conversation, Message, Position, TextPart, Usage
 from redis_history.values.ids import owner_of
 from redis_history.values.usage import UsageGroup
@@ -150,7 +154,7 @@ async def conversation(view: LiveView, request: ApiRequest) -> Response:
     cursor = (await view.store.snapshot(name, limit=1, contents=False)).cursor
     found = await view.store.get_conversation(name)
     if found is None:
-        raise _unknown_conversation(name)
+        raise unknown_conversation(name)
     first: list[Message] = []
     if not found.title:
         async for message in view.store.iter(name, batch=FIRST_MESSAGES, contents=False):
@@ -201,18 +205,19 @@ async def _of_owner(view: LiveView, request: ApiRequest, query: str, limit: int,
     kept: dict[str, bool] = {}
     found: list[Any] = []
     for offset in range(0, _MOST_EXAMINED, _MOST_HITS):
-        hits = await view.store.search_all(query, limit=_MOST_HITS, offset=offset, highlight=True, **options)
+        shown = len(found) < limit  # the others only count
+        hits = await view.store.search_all(query, limit=_MOST_HITS, offset=offset, highlight=shown, **options)
+        if rights.is_open:
+            return hits
         names = {hit.conversation_id for hit in hits} - kept.keys()
         lives = await rights.unchanged(await rights.readable(names))
         kept |= {name: name in lives for name in names}
         found += [hit for hit in hits if kept[hit.conversation_id]]
-        if all(kept.values()) or len(hits) < _MOST_HITS:
-            break
-        if len(found) > limit:
-            return SearchHits(found[:limit], limit, "there are more matches")
-    if all(kept.values()):
-        return SearchHits(found[:limit], hits.total, hits.incomplete)
-    return SearchHits(found[:limit], len(found), "not all matches were examined" if found and offset else None)
+        if len(hits) < _MOST_HITS:  # these were all
+            return SearchHits(found[:limit], len(found), hits.incomplete if all(kept.values()) else None)
+    if len(found) > limit:
+        return SearchHits(found[:limit], limit, "there are more matches")
+    return SearchHits(found, len(found), "not all matches were examined" if found else None)
 
 
 async def approvals(view: LiveView, request: ApiRequest) -> Response:
@@ -331,17 +336,25 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
     if not isinstance(text, str):
         raise bad_input("text is missing: it must be a string")
     message = message_of({"role": "user", **fields, "parts": [text]})
-    if not request.body.keys() & {"role", "participant"}:
+    right: Action = "append_as" if request.body.keys() & {"role", "participant"} else "append"
+    if right == "append":
         message = replace(message, participant=user)
-    Append.of(name, message)  # raises for invalid messages, before the conversation exists
-    if user is not None and await view.store.get_conversation(name) is None:
-        with suppress(ConversationExistsError):  # another request, perhaps of another user, was faster
-            await view.store.create_conversation(Conversation(name, user_id=user.id))
-        await view.confirm(request.http, name, "append")
+    op = Append.of(name, message)  # raises for invalid messages, before the conversation exists
+    record = await view.store.get_conversation(name)
+    owner = None if user is None else user.id
     if asks:
-        done = await view.store.ask(name, message, agent_name=agent_name)
-    else:
-        done = await view.store.append(name, message)
+        check_agent(agent_name)
+        await view.store.execute(check_budget(owner if record is None else record.user_id))
+        op = replace(op, asking=Asking(agent_name, 0))
+    done = None
+    with suppress(ConversationExistsError):  # another request, perhaps of another user, was faster
+        if record is None and owner is None:
+            [done] = await view.store._write(replace(op, precondition=Precondition(must_not_exist=True)))
+        elif record is None:
+            await view.store.create_conversation(Conversation(name, user_id=owner))
+    if done is None or done.duplicate:
+        await view.confirm(request.http, name, right)
+        [done] = await view.store._write(replace(op, precondition=Precondition(must_exist=True)))
     return answer(
         {"revision": done.revision, "message": message_shape(done.message), "duplicate": done.duplicate},
         200 if done.duplicate else 201,
@@ -410,7 +423,7 @@ def _day(request: ApiRequest, name: str) -> date | None:
 async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
     if not await view.store.delete_conversation(name, by=await _by(view, request)):
-        raise _unknown_conversation(name)
+        raise unknown_conversation(name)
     return Response(status_code=204)
 
 
@@ -486,7 +499,9 @@ async def edit(view: LiveView, request: ApiRequest) -> Response:
     if not isinstance(text, str) or not text.strip():
         raise bad_input("text must be a string that is not blank")
     for attempt in range(_EDITS):
-        revision = (await view.store.snapshot(name, limit=1, contents=False)).cursor.revision
+        cursor = (await view.store.snapshot(name, limit=1, contents=False)).cursor
+        if request.life not in (None, cursor.epoch):
+            raise unknown_conversation(name)
         found = await view.store.get_message(name, message_id)
         if found is None:
             raise _unknown_message(message_id)
@@ -498,7 +513,7 @@ async def edit(view: LiveView, request: ApiRequest) -> Response:
         parts = [TextPart(text) if at == places[0] else part for at, part in enumerate(found.parts)]
         changed = replace(found, parts=tuple(parts))
         try:
-            done = await view.store.update_message(name, changed, expected_revision=revision, by=by)
+            done = await view.store.update_message(name, changed, expected_revision=cursor.revision, by=by)
         except RevisionConflictError:
             if attempt == _EDITS - 1:
                 raise
@@ -522,6 +537,8 @@ async def ask_again(view: LiveView, request: ApiRequest) -> Response:
     # One read of all from the question on. Archived messages are not among them, so nothing is deleted behind one.
     since = asked.position._replace(sequence=asked.position.sequence - 1)
     snapshot = await view.store.snapshot(name, limit=1, contents=False)
+    if request.life not in (None, snapshot.cursor.epoch):
+        raise unknown_conversation(name)
     page = [one async for one in _first(view.store.iter(name, since=since, contents=False), _MOST_REPLACED + 2)]
     following = [one.id for one in page if one.position is not None and one.position > asked.position]
     if all(one.id != message_id for one in page):
@@ -595,7 +612,7 @@ async def _read_back(
     return shapes[::-1], more, before
 
 
-def _unknown_conversation(conversation_id: str) -> ConversationNotFoundError:
+def unknown_conversation(conversation_id: str) -> ConversationNotFoundError:
     return ConversationNotFoundError(f"there is no conversation {conversation_id[:80]!r}")
 
 

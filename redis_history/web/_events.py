@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from redis_history.formats.json_form import dumps
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.changelog import is_gone
+from redis_history.store.operations import ReadLife
 from redis_history.values import Message, TextPart, events
 from redis_history.values.replies import merged
 from redis_history.web._shape import conversation_shape, message_shape, parts_shape, run_shape, turn_shape
@@ -57,7 +58,8 @@ def frame(kind: str, data: dict[str, Any], cursor: str | None = None) -> bytes:
 
 
 async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
-    """Encodes an event of one conversation. Reads the conversation's record if it has changed."""
+    """Encodes an event of one conversation. Reads the conversation's record if it has changed, unless it is now that of
+    another life."""
     cursor, life = str(event.cursor), event.cursor.epoch
     head = {"conversation": event.conversation_id, "cursor": cursor, "revision": event.revision}
     kind, fields = KINDS[type(event)], dict[str, Any]()
@@ -79,6 +81,9 @@ async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
             fields = {"summary_id": event.summary_id, "count": event.count}
         case events.ConversationUpdated():
             record = await store.get_conversation(event.conversation_id)
+            # If the life is still that of the event, which was there before, the record is of this life, too.
+            if await store.backend.execute(ReadLife(event.conversation_id)) != life:
+                record = None
             fields = {"record": None if record is None else conversation_shape(record)}
         case events.Reset():
             fields = {"reason": event.reason}

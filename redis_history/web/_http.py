@@ -117,8 +117,9 @@ def _used_up(resets_at: datetime | None) -> Response:
 
 
 class ApiRequest:
-    """A request to the HTTP interface: the ids in its `path`, the parameters of its query, the `body` of a change, and
-    the signed-in `user` if it appends as this user.
+    """A request to the HTTP interface: the ids in its `path`, the parameters of its query, the `body` of a change, the
+    signed-in `user` if it appends as this user, and the `life` of the conversation that it may change, or None if it
+    may change all.
 
     `conversation_id` is None if the request names no conversation. Raises Refused for an invalid query.
     """
@@ -127,6 +128,7 @@ class ApiRequest:
         self.http, self.path = http, path
         self.body: dict[str, Any] = {}
         self.user: Participant | None = None
+        self.life: str | None = None
         try:
             query = http.scope["query_string"].decode("ascii")
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)

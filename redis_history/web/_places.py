@@ -73,7 +73,8 @@ class Places:
     def __init__(self, limits: ChatLimits) -> None:
         self._limits = limits
         self._streams: Counter[str | None] = Counter()  # by user
-        self._asked: dict[str, str | None] = {}  # the user who asked, by conversation
+        self._asked: dict[str, str | None] = {}  # the user who asked or is about to, by conversation
+        self._asking: Counter[str | None] = Counter()  # requests that are about to ask, by conversation
         self._look_at = 0.0  # when to look again which of them are over
         self._bodies = 0  # bytes
 
@@ -112,9 +113,18 @@ class Places:
             if not place.is_kept:
                 place.leave()
 
-    async def check_answer(self, user: Participant | None, chat: str, owed: Callable[[str], Awaitable[bool]]) -> None:
-        """Raises Refused if no further conversation may ask. `owed(chat)`: whether a conversation still is owed an
-        answer; it is asked only when a limit is reached."""
+    @contextmanager
+    def asking(self, chat: str) -> Iterator[None]:
+        """A request that may ask in this conversation."""
+        self._asking[chat] += 1
+        try:
+            yield
+        finally:
+            _drop(self._asking, chat)
+
+    async def take_answer(self, user: Participant | None, chat: str, owed: Callable[[str], Awaitable[bool]]) -> None:
+        """Count a conversation that is about to ask. Raises Refused if no further one may. `owed(chat)`: whether a
+        conversation still is owed an answer; it is asked only when a limit is reached."""
         name, limits = _name_of(user), self._limits
         if chat in self._asked:
             return
@@ -122,13 +132,14 @@ class Places:
             counts = Counter(self._asked.values())
             is_full = counts.total() >= limits.answers
             if not is_full and (name is None or counts[name] < limits.answers_per_user):
+                self._asked[chat] = name  # at once: other requests are being checked
                 return
             if attempt or (is_full and time.monotonic() < self._look_at):
                 _check(counts, name, "answers", limits.answers, limits.answers_per_user)
             if is_full:
                 self._look_at = time.monotonic() + _LOOK
             for known in [one for one, who in self._asked.items() if is_full or who == name]:
-                if not await owed(known):
+                if not await owed(known) and known not in self._asking:
                     self._asked.pop(known, None)
 
     def asked(self, user: Participant | None, chat: str) -> None:

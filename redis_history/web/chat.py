@@ -37,7 +37,7 @@ from redis_history.values._validation import (
 from redis_history.values.runs import RunInfo
 from redis_history.values.turns import Turn
 from redis_history.web._feed import Feed, Reader
-from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, read_body
 from redis_history.web._places import ChatLimits, Place, Places
 from redis_history.web._questions import Question, find, is_owed, runs_of, turn_of
 from redis_history.web.access import Authorize, Guarded, SignedIn
@@ -142,8 +142,8 @@ class ChatEndpoints(Guarded):
         self._signals = EndSignals(self._end_streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
+        if scope["type"] != "http":
+            await Router(lifespan=self.lifespan)(scope, receive, send)  # closes a WebSocket
             return
         self._work()
         http = Request(scope, receive)
@@ -231,11 +231,14 @@ class ChatEndpoints(Guarded):
             await rights.ask(asked.fork or chat, "read")
         self._check_open()
         user = await self.signed_in(http)
-        with self._places.stream(user) as place:
+        with self._places.stream(user) as place, self._places.asking(asked.fork or chat):
             kept = None if asked.replaces is None else await self._chat.replaced(asked)
             edit = None if kept is None else edited(asked, kept, user)
             if asked.fork is not None and kept is not None:
-                await self._places.check_answer(user, asked.fork, self._is_owed)
+                await self._places.take_answer(user, asked.fork, self._is_owed)
+                source = await rights.confirm(chat)  # whose owner is that of the fork if nobody is signed in
+                owner = user.id if user is not None else None if source is None else source.user_id
+                await self._store.execute(check_budget(owner))
                 await self._chat.fork(asked, rights, kept, user, asked.fork)
                 asked.conversation_id = asked.fork
             async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
@@ -249,7 +252,10 @@ class ChatEndpoints(Guarded):
             body = await read_body(http, limits.body, remedy, grow=grow, patience=limits.patience)
             chat, given = await _aside(len(body), self._protocol.begin, body)
             await rights.ask(chat, "append")
-            return await _aside(len(body), self._protocol.read, given), rights
+            asked = await _aside(len(body), self._protocol.read, given)
+        if asked.fork is not None and asked.replaces is None:
+            raise bad_input("a fork needs the messageId of the message that it edits or answers again")
+        return asked, rights
 
     async def _begin(
         self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
@@ -259,8 +265,9 @@ class ChatEndpoints(Guarded):
         `edit`: its new content, if any."""
         chat = asked.conversation_id
         record = await rights.confirm(chat)
-        if kept is not None or not await self._is_copied(asked):
-            await self._check_room(asked, kept, user)
+        new = 1 if kept is not None else await self._chat.count_new(asked)
+        if new or not await self._is_answered(asked):
+            await self._check_room(asked, kept, user, new)
             owner = None if user is None else user.id
             await self._store.execute(check_budget(owner if record is None else record.user_id))
         if kept is not None:
@@ -271,9 +278,9 @@ class ChatEndpoints(Guarded):
         self._places.asked(user, chat)
         return self._stream(asked, question, last.position, rights, place)
 
-    async def _is_copied(self, asked: Asked) -> bool:
-        """Whether an earlier copy of this request is answered, or will be."""
-        last = await self._chat.is_copy_of(asked)
+    async def _is_answered(self, asked: Asked) -> bool:
+        """Whether this request, which adds nothing, is answered, or will be."""
+        last = await self._chat.last_of(asked)
         if last is None:
             return False
         found = await find(self._store, asked.conversation_id, Question.of(last, self._agent_name))
@@ -317,16 +324,16 @@ class ChatEndpoints(Guarded):
             await asyncio.sleep(wait)
             wait *= 1.5
 
-    async def _check_room(self, asked: Asked, kept: Message | None, user: Participant | None) -> None:
-        """Raises Refused unless this request may ask for an answer."""
+    async def _check_room(self, asked: Asked, kept: Message | None, user: Participant | None, new: int) -> None:
+        """Raises Refused unless this request with `new` messages may ask for an answer."""
         chat = asked.conversation_id
-        await self._places.check_answer(user, chat, self._is_owed)
+        await self._places.take_answer(user, chat, self._is_owed)
         turn = await turn_of(self._store, chat, self._agent_name)
         run = await self._store.get_run(chat)
         if self._busy == "refuse" and (is_owed(turn) or (run is not None and run.is_active)):
             raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
-        if turn is not None and await self._waiting(turn, run) >= self._max_waiting:
-            detail = f"{self._max_waiting} messages wait for an answer here already, the limit (max_waiting)"
+        if is_owed(turn) and await self._waiting(turn, run) + max(new, 1) > self._max_waiting:
+            detail = f"at most {self._max_waiting} messages may wait for an answer here, the limit (max_waiting)"
             raise Refused(429, "too_many", detail, {"Retry-After": "5"})
         is_over = run is not None and run.status == "completed" and not is_owed(turn)
         if not asked.is_named and kept is not None and is_over:
@@ -334,13 +341,21 @@ class ChatEndpoints(Guarded):
             raise Refused(409, "conflict", detail)
 
     async def _waiting(self, turn: Turn, run: RunInfo | None) -> int:
-        """The number of messages, up to `max_waiting`, whose answer has not begun."""
-        last = turn.message_ids[-self._max_waiting :]
-        if turn.status != "running" or run is None or len(last) < self._max_waiting:
-            return len(last) if turn.status == "owed" else 0
-        reads = tuple(FindMessage(turn.conversation_id, one, "none") for one in last)
-        found = await self._store.backend.execute(ReadTogether(reads))
-        return sum(one is not None and (one.sequence or 0) >= run.first_sequence for one in found)
+        """The number of messages, up to `max_waiting`, whose answer has not begun. The turn names only the first
+        message of each request."""
+        chat = turn.conversation_id
+        reads = tuple(FindMessage(chat, one, "none") for one in turn.message_ids)
+        begun = run.first_sequence if turn.status == "running" and run is not None else 0
+        named = [
+            one for one in await self._store.backend.execute(ReadTogether(reads))
+            if one is not None and one.position is not None and one.position.sequence >= begun
+        ]  # fmt: skip
+        if not named:
+            return 0
+        first = min(one.position for one in named)
+        since = first._replace(sequence=first.sequence - 1)
+        later = await self._store.get(chat, roles=["user"], since=since, limit=self._max_waiting, contents=False)
+        return max(len(named), len(later))
 
     async def _is_owed(self, chat: str) -> bool:
         return is_owed(await turn_of(self._store, chat, self._agent_name))

@@ -63,7 +63,7 @@ class Asked(Struct):
     answer, a fork up to that message; the present conversation stays unchanged. `run_id`: the id of the run in the
     protocol. `message_id`: the id of the client's message that the answer continues, with these `calls`. `is_named`:
     whether the client names the message to answer again. `refusal`: the error if a message would have to be stored but
-    cannot.
+    cannot. `copy`: the id of a message that is not read, because it is stored.
     """
 
     conversation_id: str
@@ -78,6 +78,7 @@ class Asked(Struct):
     keep: bool = False
     is_named: bool = True
     refusal: Refused | None = None
+    copy: str | None = None
 
 
 # Reading without building unused values

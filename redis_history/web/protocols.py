@@ -103,7 +103,7 @@ class AiSdk(Protocol):
             return asked
         # Results and responses may be those of an earlier message, which has this id.
         named = (one for one in reversed(found) if one[0].id == given.message_id and one[0].role == "assistant")
-        last, raw = next(named, (last, raw))
+        newest, (last, raw) = last, next(named, (last, raw))
         if last.role == "user":
             return Asked(given.id, [client.ui_user_message(raw)], replaces=given.message_id, fork=given.fork)
         answers = client.ui_answers(raw) if last.role == "assistant" else None
@@ -116,8 +116,10 @@ class AiSdk(Protocol):
             given.id,
             results=answers.results,
             responses=answers.responses,
+            fork=given.fork,
             message_id=answers.message_id,
             calls=answers.calls,
+            copy=newest.id if newest.role == "user" else None,
         )
 
     async def resumed_after(self, chat: str) -> Position | None:
@@ -192,7 +194,9 @@ class AgUi(Protocol):
         users, results = client.ag_added(found)
         if responses:
             # Behind the question of the user, which the client sends again, come the calls that wait.
-            return Asked(given.thread_id, results=results, run_id=given.run_id, responses=responses)
+            if wanted.message_id is not None:
+                raise bad_input("a request with resume edits no message, and answers none again")
+            return Asked(given.thread_id, users, results, fork=wanted.fork, run_id=given.run_id, responses=responses)
         if users or results:
             return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
         last = wanted.message_id or client.ag_last_user(found)  # the client asks again

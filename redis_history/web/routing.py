@@ -19,7 +19,7 @@ from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route, Router
+from starlette.routing import Mount, Route, Router, request_response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -27,7 +27,7 @@ from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store.operations import ReadLife
 from redis_history.values._validation import check_integer, check_seconds, check_store, check_text
-from redis_history.values.events import Cursor
+from redis_history.values.events import BEGINNING, Cursor
 from redis_history.web import _endpoints
 from redis_history.web._events import frame
 from redis_history.web._http import ApiRequest, EndSignals, EventStream, Refused, answer, bad_input
@@ -145,7 +145,10 @@ class LiveView(Guarded):
             response = refused.response
         # In the form in which routers of Starlette find what is below a mount point.
         path = unquote(path_of(scope).decode("ascii", "replace"))
-        await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
+        try:
+            await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
+        except HTTPException as error:  # there is no such file
+            await self._refuse(http, error, send)
 
     @cached_property
     def _pages(self) -> Router:
@@ -173,11 +176,22 @@ class LiveView(Guarded):
             response = self.preflight(http) or await self._answer(http)
         except ClientDisconnect:
             return  # the client has disconnected
-        except Exception as error:
-            if isinstance(error, HTTPException) and "app" in http.scope and not self._callers.is_named(http):
-                raise  # of `authorize`: the application answers it, but without headers for pages elsewhere
+        except HTTPException as error:  # of `authorize`
+            await self._refuse(http, error, send)
+            return
+        except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = self.failure(error)
         await response(http.scope, http.receive, send)
+
+    async def _refuse(self, http: Request, error: HTTPException, send: Send) -> None:
+        """Answer with an exception: as the application does, if there is one, and with the headers of all responses."""
+
+        async def refuse(request: Request) -> Response:
+            if "app" in http.scope:
+                raise error
+            return self.failure(error)
+
+        await request_response(refuse)(http.scope, http.receive, send)
 
     async def _answer(self, http: Request) -> Response:
         path = path_of(http.scope)
@@ -219,18 +233,23 @@ class LiveView(Guarded):
         elif endpoint.as_fields:
             request.user = await self.signed_in(http)
         if endpoint.fields is not None:
-            for needed in (right, *endpoint.also):
-                await self.confirm(http, name, needed)
+            request.life = await self.confirm(http, name, right, *endpoint.also)
+            if request.life == BEGINNING.epoch and not endpoint.begins:
+                # Another user may create the conversation now, of which nobody has asked.
+                raise _endpoints.unknown_conversation(request.path["conversation"])
         return request
 
-    async def confirm(self, http: Request, name: str | None, right: Action) -> None:
-        """Check the right to a change again, immediately before it. A client may send its body slowly, and the right
-        may have been withdrawn, or the conversation may belong to another user by then. Raises Refused."""
+    async def confirm(self, http: Request, name: str | None, *rights: Action) -> str | None:
+        """Check all rights to a change again, immediately before it. A client may send its body slowly, and a right
+        may have been withdrawn, or the conversation may belong to another user by then. Returns the life of the
+        conversation to which the answers apply, None if they apply to all. Raises Refused."""
         read = None if name is None or self.open_to_all else ReadLife(name)
         known: object = ...
         while (life := None if read is None else await self.store.backend.execute(read)) != known:
-            await self.check(http, name, right)
+            for right in rights:
+                await self.check(http, name, right)
             known = life
+        return life
 
     async def events(self, request: ApiRequest) -> Response:
         """The stream of one conversation, or of the list of all conversations."""
@@ -310,7 +329,8 @@ class Endpoint(NamedTuple):
 
     `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
     needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
-    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: further rights.
+    nothing. `as_fields`: fields that need the right "append_as" instead of `right`. `also`: further rights. `begins`:
+    whether the change may precede its conversation; others are for one that exists.
     """
 
     run: Callable[[LiveView, ApiRequest], Awaitable[Response]]
@@ -320,6 +340,7 @@ class Endpoint(NamedTuple):
     fields: tuple[str, ...] | None = None
     as_fields: tuple[str, ...] = ()
     also: tuple[Action, ...] = ()
+    begins: bool = False
 
 
 async def openapi(view: LiveView, request: ApiRequest) -> Response:
@@ -333,6 +354,7 @@ _MESSAGE: Final = f"{_MESSAGES}/{{message}}"
 _LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last")
 _TURNS: Final = ("limit", "status", "user_id", "agent_name")
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
+_APPENDED: Final = ("text", "id", "ask", "agent_name")
 _APPROVALS: Final = ("limit", "user_id", "agent_name")
 _SEARCH: Final = ("conversation", "user_id", "q", "limit", "role", "participant", "tool", "since", "before")
 _USAGE: Final = ("user_id", "agent_name", "since", "until", "by")
@@ -351,15 +373,15 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "POST": Endpoint(_endpoints.decide, "decide", "Decided", (), ("approved", "reason")),
     },
     f"{_CONVERSATION}/run": {"GET": Endpoint(_endpoints.run, "read", "CurrentRun")},
-    f"{_CONVERSATION}/stop": {"POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"))},
+    f"{_CONVERSATION}/stop": {
+        "POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"), begins=True),
+    },
     f"{_CONVERSATION}/turns": {"GET": Endpoint(_endpoints.turns, "read", "Turns")},
     f"{_CONVERSATION}/retry": {"POST": Endpoint(_endpoints.retry_turn, "append", "Changed", (), ("agent_name",))},
     f"{_CONVERSATION}/drop": {"POST": Endpoint(_endpoints.drop_turn, "stop", "Changed", (), ("agent_name",))},
     _MESSAGES: {
         "GET": Endpoint(_endpoints.messages, "read", "Messages", _PAGE),
-        "POST": Endpoint(
-            _endpoints.append, "append", "Appended", (), ("text", "id", "ask", "agent_name"), ("role", "participant")
-        ),
+        "POST": Endpoint(_endpoints.append, "append", "Appended", (), _APPENDED, ("role", "participant"), begins=True),
     },
     _MESSAGE: {
         "GET": Endpoint(_endpoints.message, "read", "Message"),

@@ -120,6 +120,10 @@ class StoredChat:
             raise bad_input("only the message of a user can be edited or answered again")
         elif asked.keep:
             asked.messages = ()
+        elif await self._unknown(asked.conversation_id, asked.messages[:-1]):
+            raise bad_input("a request that edits a message has no other new messages")
+        elif self._new_results(asked, await self._lookup(asked)):
+            raise bad_input("a request that edits a message has no new results of tools")
         return kept
 
     async def keep(self, asked: Asked, rights: Rights, user: Participant | None, record: Conversation | None) -> Kept:
@@ -128,10 +132,14 @@ class StoredChat:
         stored = await self._lookup(asked)
         added = self._new_results(asked, stored)
         authored = [replace(one, participant=user) for one in asked.messages]
-        added += [*await self._unknown(chat, authored[:-1]), *authored[-1:]]
+        if asked.responses:
+            added += await self._unknown(chat, authored)
+        else:
+            added += [*await self._unknown(chat, authored[:-1]), *authored[-1:]]
         given = _given(asked, stored)
         if given is None and not added:
             raise bad_input("the last message has no result of an open call, and no response to an open request")
+        batch = Append.batch(chat, added, Precondition(must_exist=True))  # raises before anything is stored
         turn = await turn_of(self._store, chat, self._agent_name) if asked.responses else None
         former = runs_of(await self._store.get_run(chat)) if asked.responses else []
         is_new = await self._respond(asked, stored, user)
@@ -141,8 +149,7 @@ class StoredChat:
                 return Kept(given, Question.again(turn.message_ids[0], self._agent_name, former), given)
             return Kept(given, await self.ask_again(chat, given) if is_new else None, given)
         if record is None:
-            await self._create(chat, added, rights, user)
-        batch = Append.batch(chat, added, Precondition(must_exist=True))
+            await self._create(chat, rights, user)
         asking = Asking(self._agent_name, 0)  # by the first message, after which any run sees all of them
         outcomes: list[Appended] = await self._store._write(replace(batch.op, asking=asking))
         done = [outcomes[at] for at in batch.order]
@@ -163,24 +170,33 @@ class StoredChat:
             await self._store.retry_turn(chat, agent_name=self._agent_name)
         return Question.again(message.id, self._agent_name, runs)
 
-    async def is_copy_of(self, asked: Asked) -> Message | None:
-        """The stored message that a request repeats without adding anything; None: it adds something."""
+    async def count_new(self, asked: Asked) -> int:
+        """The number of messages and decisions that a request adds; 0: it repeats another one. Raises Refused if it
+        brings a message that would be lost."""
+        if asked.copy is not None and await self._store.get_message(asked.conversation_id, asked.copy) is None:
+            raise bad_input("the last message is new: send it without the results or responses of an earlier message")
+        stored = await self._lookup(asked)
+        decided = sum(one["id"] in asked.responses and "approved" not in one for one in _requests_in(stored))
+        unknown = await self._unknown(asked.conversation_id, asked.messages)
+        return decided + len(self._new_results(asked, stored)) + len(unknown)
+
+    async def last_of(self, asked: Asked) -> Message | None:
+        """The last stored message of a request that adds nothing."""
         if asked.messages:
             return await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
-        stored = await self._lookup(asked)
-        is_open = any("approved" not in one for one in _requests_in(stored) if one["id"] in asked.responses)
-        return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
+        return _given(asked, await self._lookup(asked))
 
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
         """Return the messages that are not stored. Front ends repeat unanswered messages; stored ones stay
-        unchanged."""
+        unchanged. Raises Refused for the id of a message that is not of a user."""
         reads = tuple(FindMessage(chat, one.id, "none") for one in messages)
         known = await self._store.backend.execute(ReadTogether(reads)) if reads else []
+        if taken := next((one.id for one in known if one is not None and one.role != "user"), None):
+            raise Refused(409, "conflict", f"the id {taken[:64]!r} is that of a message of another role")
         return [one for one, stored in zip(messages, known, strict=True) if stored is None]
 
-    async def _create(self, chat: str, added: list[Message], rights: Rights, user: Participant | None) -> None:
+    async def _create(self, chat: str, rights: Rights, user: Participant | None) -> None:
         """Create the conversation of the user, unless another request, perhaps of another user, is faster."""
-        Append.batch(chat, added)  # raises for invalid messages, before the conversation exists
         with suppress(ConversationExistsError):
             record = Conversation(chat, user_id=None if user is None else user.id)
             rights.made(await self._store.create_conversation(record))
@@ -285,8 +301,8 @@ class StoredChat:
 
 
 def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | None:
-    """Return a message with its new content; its author and pin stay unchanged. None: there is no new content. Raises
-    Refused for the message of another user, unless it is edited in a fork."""
+    """Return a message with its new content, whose author is the user; its pin stays unchanged. None: there is no new
+    content. Raises Refused for the message of another user, unless it is edited in a fork."""
     author = kept.participant
     if not asked.messages:
         return None
@@ -296,7 +312,9 @@ def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | N
     changed = asked.messages[-1]
     # The new content may come with another id, which a UI message would get again.
     meta = {form: {**note, "of": kept.id} for form, note in changed.provider_meta.items()}
-    return replace(kept, parts=changed.parts, provider_meta=meta, participant=user or author)
+    new = replace(kept, parts=changed.parts, provider_meta=meta, participant=user)
+    Append.of(asked.conversation_id, new)  # raises for an invalid message, before anything is stopped or forked
+    return new
 
 
 def _requests_in(stored: Sequence[Message]) -> list[dict[str, Any]]:

@@ -77,3 +77,25 @@ async def test_a_search_of_one_owner_covers_all_of_its_conversations() -> None:
         assert (await web.get("/v1/search?q=x&user_id=ann&conversation=ann%2F0")).status_code == 400
         many = await search(q="hay", user_id="ann", limit=3)
         assert len(many[0]) == 3
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("count", [20, 60, 150])
+async def test_a_search_of_one_owner_counts_only_what_may_be_read(count: int) -> None:
+    """Whether the other conversation has better matches, worse ones or none, the answer is the same."""
+    async with (
+        AsyncHistoryStore("memory://") as store,
+        LiveView(store, authorize=own, participant=ann) as view,
+        client(view, headers={}) as web,
+    ):
+        for name in ("ann/0", "shared"):
+            await store.create_conversation(Conversation(name, user_id="ann"))
+        await store.append_many("ann/0", [user("zebra lion", id=f"m{number}") for number in range(count)])
+        found = set()
+        for hidden in (None, "zebra and nothing else of interest in this long line of words", "zebra lion lion zebra"):
+            await store.clear("shared")
+            await store.append_many("shared", [user(hidden) for _ in range(70) if hidden])
+            answered = (await web.get("/v1/search?q=zebra lion&user_id=ann")).json()
+            found.add((answered["total"], len(answered["hits"]), answered["incomplete"]))
+            assert {hit["conversation"] for hit in answered["hits"]} == {"ann/0"}
+        assert found == {(count, 20, None)}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore, assistant, tool_use, user
+from redis_history import AsyncHistoryStore, Usage, assistant, tool_use, user
 from redis_history.formats import from_vercel_ai
 from redis_history.web import ChatLimits, Limits, LiveView, allow_all
 from redis_history.web.client_messages import Asked
@@ -19,6 +19,9 @@ from tests.support.servers import DEADLINE, until
 from tests.support.web import listening
 from tests.web.chatting import CHAT, PATH, Gate, ask, asked, is_waiting, speaker, text_in
 from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
+
+#: Chats with few places, of which the second one has none.
+LIMITED: list[dict[str, Any]] = [{"max_waiting": 3}, {"busy": "refuse"}]
 
 
 async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> None:
@@ -62,6 +65,44 @@ async def test_waiting_messages_are_limited(serve: Any, store: AsyncHistoryStore
     gate.open.set()
     found = await asyncio.gather(first, *waiting, copy)
     assert [text_in(chunks) for chunks in found] == ["first last"] * 4
+
+
+@pytest.mark.proves("bounded-requests")
+@pytest.mark.parametrize("ends_in_a_copy", [True, False])
+async def test_every_message_of_a_request_counts(serve: Any, store: AsyncHistoryStore, ends_in_a_copy: bool) -> None:
+    """A client of AG-UI may send several, and a copy of an answered one behind them."""
+    gate = Gate()
+    client, strict = [await serve(gate, protocol="ag-ui", participant=ann, **more) for more in LIMITED]
+
+    def said(*names: str) -> dict[str, Any]:
+        copy = ("u1",) if ends_in_a_copy and names != ("u1",) else ()
+        return ag(*({"id": name, "role": "user", "content": name} for name in (*names, *copy)))
+
+    asking = [asyncio.create_task(client.post("", json=said("u1")))]
+    await gate.begun.wait()
+    busy = await strict.post("", json=said("no"))
+    assert (busy.status_code, busy.json()["code"]) == (409, "conflict")
+    for sent, status in ((4, 429), (2, 200), (2, 429), (1, 200), (1, 429)):
+        have = len(await store.get(CHAT, roles=["user"]))
+        body = said(*(f"m{have}.{number}" for number in range(sent)))
+        if status == 200:
+            asking.append(asyncio.create_task(client.post("", json=body)))
+            await until(lambda have=have, sent=sent: has_messages(store, have + sent))
+        else:
+            refused = await client.post("", json=body)
+            assert (refused.status_code, "max_waiting" in refused.json()["detail"]) == (429, True)
+            assert len(await store.get(CHAT, roles=["user"])) == have
+    gate.open.set()
+    assert {answered.status_code for answered in await asyncio.gather(*asking)} == {200}
+    await store.set_budget("ann", tokens=1)
+    await store.append(CHAT, assistant("x", usage=Usage(input_tokens=10)))
+    have = len(await store.get(CHAT))
+    assert (await client.post("", json=said("late"))).status_code == 402
+    assert len(await store.get(CHAT)) == have
+
+
+async def has_messages(store: AsyncHistoryStore, count: int) -> bool:
+    return len(await store.get(CHAT, roles=["user"])) == count
 
 
 async def test_streams_and_answers_of_a_user_are_limited(serve: Any, store: AsyncHistoryStore) -> None:

@@ -1,7 +1,7 @@
 """A chat whose answers are turns: workers of other processes, joined messages, and repeated attempts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -287,3 +287,27 @@ async def test_a_call_that_is_open_when_a_stop_comes_is_settled(serve: Any, stor
         assert (await client.post(f"/{PATH}/stop")).status_code == 204
         assert (await asking)[-1]["type"] == "abort"
     assert (await store.get(CHAT))[-1].tool_results[0].is_error
+
+
+@pytest.mark.proves("bounded-requests")
+@pytest.mark.parametrize("option", ["answers", "answers_per_user"])
+async def test_owed_answers_are_limited_for_requests_at_once(serve: Any, store: AsyncHistoryStore, option: str) -> None:
+    limits: Any = {option: 3}
+    client = await serve(None, participant=ann, limits=ChatLimits(**limits))
+    sent = {
+        asyncio.create_task(client.post("", json=asked("x", "m", id=f"chat {number}"))): f"chat {number}"
+        for number in range(30)
+    }
+    await until(lambda: are_decided(store, sent))
+    refused = [one for one in sent if one.done()]
+    assert {one.result().status_code for one in refused} == {503 if option == "answers" else 429}
+    owed = {turn.conversation_id for turn in await store.list_turns()}
+    assert owed == {chat for one, chat in sent.items() if one not in refused}
+    assert {one.conversation_id for one in await store.list_conversations()} == owed
+    async with working(store, speaker(store)):
+        assert {answered.status_code for answered in await asyncio.gather(*sent)} > {200}
+
+
+async def are_decided(store: AsyncHistoryStore, sent: Collection[asyncio.Task[Any]]) -> bool:
+    """Whether each of these requests is refused, or is owed an answer."""
+    return sum(one.done() for one in sent) + len(await store.list_turns()) >= len(sent)

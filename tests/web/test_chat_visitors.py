@@ -10,9 +10,19 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    Participant,
+    Usage,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.formats import from_vercel_ai
-from tests.web.chatting import CHAT, PATH, Gate, ask, asked, results, speaker
+from tests.web.chatting import CHAT, PATH, Gate, ask, asked, results, speaker, text_in
 
 STEP = {"type": "step-start"}
 WORDS = {"type": "text", "text": "Hello"}
@@ -352,6 +362,88 @@ async def test_a_fork_is_owned_by_its_maker(serve: Any, store: AsyncHistoryStore
     record = await store.get_conversation("f")
     assert record is not None
     assert record.user_id == "bob"
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize(("who", "status"), [("", 403), ("bob", 403), ("ann", 200)])
+async def test_who_edits_a_message_is_its_author(
+    serve: Any, store: AsyncHistoryStore, protocol: str, who: str, status: int
+) -> None:
+    """A visitor who is not signed in, or is another user, edits a message of ann only in a fork, where it is theirs."""
+    them = Participant("user", who) if who else None
+    hers = user("I love it.", id="m1", participant=Participant("user", "ann", display_name="Ann"))
+    await store.append(CHAT, hers)
+    client = await serve(speaker(store), protocol=protocol, participant=lambda _: them)
+    for fork in ("fork", None):
+        more = {"messageId": "m1"} | ({"fork": fork} if fork else {})
+        body = asked("I owe you.", "m1", **more)
+        if protocol == "ag-ui":
+            body = ag({"id": "m1", "role": "user", "content": "I owe you."}, forwardedProps=more)
+        assert (await client.post("", json=body)).status_code == (200 if fork else status)
+        [kept, *_] = await store.get(fork or CHAT)
+        changed = fork or status == 200
+        assert (kept.text, kept.participant) == (("I owe you.", them) if changed else (hers.text, hers.participant))
+
+
+def says(id_: str) -> dict[str, Any]:
+    return {"id": id_, "role": "user", "content": id_}
+
+
+DENIED = {"resume": [{"interruptId": "ap", "status": "resolved", "payload": {"approved": False}}]}
+RED = {"type": "tool-ask", "toolCallId": "b", "state": "output-available", "output": "red"}
+RESULT = {"id": "t", "role": "tool", "toolCallId": "b", "content": "red"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "status", "stored"),
+    [
+        ("ag-ui", ag(says("u1"), says("u2"), **DENIED), 200, ["u2"]),
+        ("ag-ui", ag(says("u1"), **DENIED), 200, []),
+        ("ag-ui", ag(says("a"), **DENIED), 409, []),
+        ("ag-ui", ag(says("u2"), forwardedProps={"fork": "f"}, **DENIED), 400, []),
+        ("ag-ui", ag(says("u2"), forwardedProps={"fork": "f"}), 400, []),
+        ("ag-ui", ag(RESULT, forwardedProps={"fork": "f"}), 400, []),
+        ("ag-ui", ag(RESULT, says("u1"), forwardedProps={"messageId": "u1"}), 400, []),
+        ("ag-ui", ag(says("u2"), says("u1"), forwardedProps={"messageId": "u1"}), 400, []),
+        ("ag-ui", ag(RESULT, says("u2")), 200, ["red", "u2"]),
+        ("ai-sdk", {"messages": [ui(RED, role="assistant", id_="a"), ui(WORDS, id_="u2")], "messageId": "a"}, 400, []),
+        ("ai-sdk", {"messages": [ui(RED, role="assistant", id_="a"), ui(STEP)], "messageId": "a"}, 200, ["red"]),
+        ("ai-sdk", {"messages": [ui(RED, role="assistant", id_="a")], "fork": "f"}, 400, []),
+        ("ai-sdk", {"messages": [ui(WORDS, id_="u2")], "fork": "f"}, 400, []),
+    ],
+)  # fmt: skip
+async def test_what_a_client_sends_is_stored_or_refused(
+    serve: Any, store: AsyncHistoryStore, protocol: str, body: dict[str, Any], status: int, stored: list[str]
+) -> None:
+    """Nothing is lost, and a request that is refused changes nothing."""
+    pay = CALL | {"state": "approval-requested", "approval": {"id": "ap"}}
+    calls = ui(pay, RED | {"state": "input-available", "input": {}}, role="assistant", id_="a")
+    await store.append_many(CHAT, [user("u1", id="u1"), *from_vercel_ai([calls])])
+    before = await store.get(CHAT)
+    client = await serve(lambda run: None, protocol=protocol, client_tools=["ask"])
+    answered = await client.post("", json={"id": CHAT, **body})
+    assert answered.status_code == status, answered.text
+    after = await store.get(CHAT)
+    if status != 200:
+        assert after == before
+    found = [str(one.tool_results[0].content) if one.role == "tool" else one.text for one in after[len(before) :]]
+    assert found == stored
+    assert [one.conversation_id for one in await store.list_conversations()] == [CHAT]
+
+
+@pytest.mark.parametrize("who", ["ann", None])
+async def test_a_fork_that_is_not_answered_is_not_made(serve: Any, store: AsyncHistoryStore, who: str | None) -> None:
+    them = None if who is None else Participant("user", who)
+    client = await serve(speaker(store), participant=lambda _: them)
+    await store.create_conversation(Conversation(CHAT, user_id="ann"))
+    await store.append_many(CHAT, [user("Hello", id="u1"), assistant("x", usage=Usage(input_tokens=10))])
+    await store.set_budget("ann", tokens=1)
+    again = asked("Hello", trigger="regenerate-message", fork="f")
+    assert (await client.post("", json=again)).status_code == 402
+    assert await store.get_conversation("f") is None
+    await store.set_budget("ann")
+    assert text_in(await ask(client, again)) == "You said: Hello"
 
 
 async def test_ag_ui_takes_only_what_a_user_may_say(serve: Any, store: AsyncHistoryStore) -> None:

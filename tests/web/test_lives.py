@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from redis_history import AsyncHistoryStore, Conversation, user
+from redis_history import AsyncHistoryStore, Conversation, Participant, user
 from redis_history.store.operations import ReadLife
 from redis_history.web import Action, Limits, LiveView
 from tests.support.web import Stream, at, client, listening
@@ -255,3 +255,88 @@ async def test_a_right_that_ends_while_the_body_is_sent(
     assert record is not None
     assert (record.user_id, record.title, record.revision) == ("bob", None, 2)
     assert await store.count_conversations() == 2
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("more", [{}, {"ask": True}, {"role": "assistant"}], ids=["plain", "ask", "as"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "nameless"])
+async def test_one_of_many_users_begins_a_conversation(store: Any, more: dict[str, Any], is_named: bool) -> None:
+    """They begin it at the same moment. The others are refused, and nothing of theirs is in it."""
+    owners = Owners(store)
+
+    async def authorize(request: Request, conversation_id: str | None, action: Action) -> bool:
+        if is_named and not more.get("role"):
+            return await owners(request, conversation_id, action)
+        assert conversation_id is not None
+        first = await store.get(conversation_id, limit=1)
+        return not first or first[0].text == request.headers["x-user"]
+
+    def participant(request: Request) -> Participant:
+        return Participant("user", request.headers["x-user"])
+
+    named: Any = {"participant": participant} if is_named else {}
+    view = LiveView(store, authorize=authorize, read_only=False, **named)
+    users = [f"user {number}" for number in range(5)]
+    async with client(view, headers={}) as web:
+        for number in range(10):
+            name = f"c{number}"
+            path = "/" + at(name, "messages")
+            sent = [web.post(path, json={"text": one, **more}, headers={"x-user": one}) for one in users]
+            statuses = [answered.status_code for answered in await asyncio.gather(*sent)]
+            assert sorted(statuses) == [201, 403, 403, 403, 403]
+            first = users[statuses.index(201)]
+            assert [one.text for one in await store.get(name)] == [first]
+            record = await store.get_conversation(name)
+            assert record is not None
+            assert record.user_id == (first if is_named and not more.get("role") else None)
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize(
+    ("method", "what", "body"),
+    [
+        pytest.param("PATCH", "/messages/m1", {"pinned": True}, marks=pytest.mark.full),
+        ("PATCH", "", {"title": "by ann"}),
+        pytest.param("DELETE", "/messages/m1", None, marks=pytest.mark.full),
+        ("POST", "/messages/m1/edit", {"text": "by ann"}),
+        pytest.param("POST", "/messages/m1/retry", {}, marks=pytest.mark.full),
+        ("POST", "/retry", {}),
+        pytest.param("POST", "/drop", {}, marks=pytest.mark.full),
+        pytest.param("POST", "/fork", {}, marks=pytest.mark.full),
+        ("DELETE", "", None),
+    ],
+)
+async def test_nobody_changes_what_another_user_has_just_begun(store: Any, method: str, what: str, body: Any) -> None:
+    """Requests of ann for a conversation that is missing, and then bob's, leave it as he began it."""
+    view = LiveView(store, authorize=Owners(store), read_only=False)
+    async with client(view, headers={"x-user": "ann"}) as web:
+        for number in range(8):
+            name = f"c{number}"
+            path = f"/{at(name)}{what}"
+            sent = [asyncio.create_task(web.request(method, path, json=body)) for _ in range(20)]
+            for _ in range(8 * number):
+                await asyncio.sleep(0)  # varies when he begins; nothing waits for it
+            await store.create_conversation(Conversation(name, user_id="bob"))
+            await store.append(name, user("bob's", id="m1"))
+            statuses = {answered.status_code for answered in await asyncio.gather(*sent)}
+            assert statuses <= {200, 403, 404}
+            record = await store.get_conversation(name)
+            assert record is not None
+            assert (record.user_id, record.revision) == ("bob", 2)
+            assert await store.list_turns() == []
+            assert await store.list_conversations(forked_from=name) == []
+
+
+@pytest.mark.proves("authorize")
+async def test_a_change_of_a_former_record_comes_without_the_record_of_another_user(store: Any, follow: Any) -> None:
+    """The stream is behind: its events are older than the conversation of bob, who used the id again."""
+    await store.create_conversation(Conversation("c", user_id="ann"))
+    start = (await store.snapshot("c")).cursor
+    for number in range(100):
+        await store.update_conversation("c", title=f"ann's {number}")
+    ann = await follow("ann", at("c", "events", after=str(start)))
+    assert (await ann.event())[0] == "conversation"
+    await store.delete_conversation("c")
+    await store.create_conversation(Conversation("c", user_id="bob", title="bob's secret", metadata={"pin": 1}))
+    while (event := await ann.event()) is not None:
+        assert "bob" not in str(event)

@@ -7,6 +7,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
@@ -17,6 +18,7 @@ from redis_history.web import Action, ChatEndpoints, Limits, LiveView, allow_all
 from tests.support.servers import free_port
 from tests.support.web import Stream, at, client, listening
 from tests.web.chatting import speaker
+from tests.web.test_security import check_headers
 
 #: Paths below a conversation that can be read.
 READS = ((), ("messages",), ("messages", "m"), ("messages", "m", "originals"), ("events",))
@@ -140,6 +142,52 @@ async def test_errors_of_authorize(store: Any, caplog: Any) -> None:
         refused = await web.get("v1/status")
         assert (refused.status_code, "secret" in refused.text) == (500, False)
     assert "the live view failed" in caplog.text
+
+
+@pytest.mark.proves("browser-text")
+@pytest.mark.parametrize("path", ["v1/status", "v1/conversations/c/messages", "", "static/nothing", "static/%2e%2e/x"])
+@pytest.mark.parametrize("where", ["mounted", "in an application with an answer", "alone"])
+async def test_answers_to_exceptions_have_the_headers(store: Any, path: str, where: str) -> None:
+    def authorize(*_: Any) -> bool:
+        raise HTTPException(401, "sign in first")
+
+    async def own(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("its own", error.status_code)  # type: ignore[attr-defined]
+
+    view = LiveView(store, authorize=authorize, sign_in="/sign-in")
+    app: Any = view
+    if where != "alone":
+        handlers: Any = {HTTPException: own} if where != "mounted" else {}
+        app = Starlette(routes=[Mount("/history", view)], exception_handlers=handlers)
+    async with client(app, headers={}, base_url=f"http://localhost{'' if where == 'alone' else '/history'}/") as web:
+        refused = await web.get(path)
+        assert refused.status_code == (404 if "static" in path else 401)
+        assert (refused.text == "its own") == ("answer" in where)
+        check_headers(refused.headers)
+
+
+@pytest.mark.parametrize("kind", [ChatEndpoints, LiveView])
+@pytest.mark.parametrize("is_mounted", [True, False])
+async def test_a_web_socket_is_closed(store: Any, kind: Any, is_mounted: bool) -> None:
+    app = kind(store, authorize=allow_all)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    scope = {
+        "type": "websocket",
+        "path": "/a/",
+        "raw_path": b"/a/",
+        "root_path": "",
+        "headers": [],
+        "query_string": b"",
+    }
+    await (Starlette(routes=[Mount("/a", app)]) if is_mounted else app)(scope, receive, send)
+    assert sent == ["websocket.close"]
 
 
 @pytest.mark.proves("forged-session")
