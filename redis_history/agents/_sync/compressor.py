@@ -355,7 +355,7 @@ class Compressor:
                     self._work.count(busy=1)
                     rest = self._timing.lease
                     return
-                progress = self._attempt(conversation_id, lease, version, signal)
+                progress = self._attempt(conversation_id, lease, version, signal, started)
             except _StoppedError:
                 self._work.succeeded(conversation_id)
                 return
@@ -407,8 +407,9 @@ class Compressor:
             return True
 
     def _attempt(
-        self, conversation_id: str, lease: ops.RunFence, version: Version, signal: Signal
+        self, conversation_id: str, lease: ops.RunFence, version: Version, signal: Signal, taken: float
     ) -> CompressionProgress:
+        """Compress with a lease that was asked for at this time of the monotonic clock."""
         messages = self._store.get(conversation_id, contents=False)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
@@ -426,7 +427,9 @@ class Compressor:
             while summary is None:
                 try:
                     given = self._with_contents(conversation_id, plan)
-                    summary = self._summarize(given, messages, partial(self._keep, conversation_id, lease), signal)
+                    summary = self._summarize(
+                        given, messages, partial(self._keep, conversation_id, lease), signal, taken
+                    )
                 except SummaryTooLongError as error:
                     plan = in_thread(partial(plans.send, error))
         except NoGainError as error:
@@ -458,11 +461,12 @@ class Compressor:
             raise refusals.compaction_conflict(conversation_id, "a message of the range was deleted")
         return replace(plan, seen=tuple(found))
 
-    def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal) -> Message:
-        """Call the summarizer, and `keep` the lease in the meantime."""
+    def _summarize(
+        self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal, kept: float
+    ) -> Message:
+        """Call the summarizer, and `keep` the lease, last renewed at the time `kept` or later, in the meantime."""
         timing = self._timing
-        kept = time.monotonic()
-        ends = kept + timing.timeout
+        ends = time.monotonic() + timing.timeout
         limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
         previous = None if plan.previous is None else read_summary(plan.previous)
         call = SummarizerCall(within(self._summarizer, limit), (list(plan.messages), previous), signal)

@@ -314,7 +314,16 @@ class Job:
 def spawn(work: Work, name: str) -> Job:
     """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin immediately
     (asyncio.eager_task_factory of Python 3.12), but this one bypasses the loop's factory."""
-    return Job(asyncio.Task(work(), name=name))
+    _tasks.difference_update([task for task in [*_tasks] if task.get_loop().is_closed()])
+    task = asyncio.Task(work(), name=name)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return Job(task)
+
+
+#: The tasks that run, because the loop has only weak references to them: the garbage collector would destroy one that
+#: waits for a connection to be closed. Other threads may have loops, too.
+_tasks: set[asyncio.Task[None]] = set()
 
 
 class Background:
