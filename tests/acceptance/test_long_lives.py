@@ -11,8 +11,9 @@ from tests.support.faults import KilledError
 from tests.support.servers import RealServer, Start
 
 COUNT = 5000
-#: Milliseconds for which one call may keep the server busy, if one command removes as many small keys in a third.
-MOST = 20.0
+#: Milliseconds for which one call may keep the server busy; or, if the machine is slow at present, that many times what
+#: one command takes that removes as many small keys.
+MOST, TIMES = 20.0, 5.0
 
 
 def _live(store: HistoryStore, count: int, name: str = "c") -> None:
@@ -93,7 +94,7 @@ def test_no_call_of_a_long_life_holds_the_server(own_server: Start) -> None:
         longest = {name: busy.of(act) for name, act in acts.items()}
         bare = busy.bare()
         print(longest, bare)
-        slow = {name: its for name, its in longest.items() if max(its.values()) > max(MOST, 3 * bare)}
+        slow = {name: its for name, its in longest.items() if max(its.values()) > max(MOST, TIMES * bare)}
         assert not slow
         for name in ("append", "compact"):  # as in a short life
             assert max(longest[name].values()) < 2.0

@@ -400,6 +400,12 @@ async def test_a_live_reply_ends_when_its_stream_is_left(async_store: AsyncHisto
     agent = create_agent(model, middleware=[ConversationMiddleware(async_store=async_store)])
     stream = agent.astream({"messages": [HumanMessage("What?")]}, CONFIG, stream_mode="messages")
     await anext(stream)
+
+    async def is_stored() -> bool:
+        found = await async_store.get("t1")
+        return bool(found) and found[-1].text == "It is"
+
+    await until(is_stored, "the beginning of the reply")
     if how == "closed":
         await stream.aclose()
     else:
@@ -408,8 +414,8 @@ async def test_a_live_reply_ends_when_its_stream_is_left(async_store: AsyncHisto
         task.cancel()
         await asyncio.wait([task])
 
-    assert (await async_store.get("t1"))[-1].text == "It is"
     await until(lambda: is_interrupted(async_store), "the end of the reply", 5)
+    assert (await async_store.get("t1"))[-1].text == "It is"
 
 
 async def is_interrupted(store: AsyncHistoryStore) -> bool:

@@ -39,7 +39,7 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
         at("c1", "messages", "m", "retry"), {}, 16),
     "GET /v1/search": (SEARCHED, None, 8),
     "PATCH /v1/conversations/{conversation}": (at("c1"), {"title": "T"}, 5),
-    "POST /v1/conversations/{conversation}/messages": (at("c1", "messages"), {"text": "x"}, 4),
+    "POST /v1/conversations/{conversation}/messages": (at("c1", "messages"), {"text": "x"}, 6),
     "PATCH /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), {"pinned": True}, 6),
     "DELETE /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), None, 5),
     "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
