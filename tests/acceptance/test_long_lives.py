@@ -115,6 +115,20 @@ def test_an_erasure_with_thousands_of_former_summaries(own_server: Start) -> Non
         assert len([field for field in client.hkeys(state) if field[:1] == b":"]) == COUNT - 1
 
 
+@pytest.mark.proves("erase")
+def test_a_full_server_erases_former_summaries(own_server: Start) -> None:
+    """Also where the first block of archives has none of them."""
+    server = own_server("plain")
+    with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.1)) as store, server.client() as client:
+        _live(store, 120)
+        client.config_set("maxmemory", 1)
+        assert store.erase("c", ["q100"]) == 1
+        state = next(client.scan_iter(match="*:c:s", count=1000))
+        assert client.hget(state, "E") is None
+        questions = [one.id for one in store.iter("c", include_archived=True) if one.id.startswith("q")]
+        assert questions == [f"q{number}" for number in range(120) if number != 100]
+
+
 @pytest.mark.proves("erase-user")
 @pytest.mark.parametrize("how", ["erase_user", "erase", "clear", "delete_conversation", "restore"])
 def test_a_removal_takes_the_draft_of_a_killed_fork(server: RealServer, namespace: str, how: str) -> None:
