@@ -314,16 +314,20 @@ class Job:
 def spawn(work: Work, name: str) -> Job:
     """Run `work` in the background, not before the caller goes on: the tasks of a loop may begin immediately
     (asyncio.eager_task_factory of Python 3.12), but this one bypasses the loop's factory."""
-    _tasks.difference_update([task for task in [*_tasks] if task.get_loop().is_closed()])
     task = asyncio.Task(work(), name=name)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    loop = task.get_loop()
+    if loop not in _tasks:
+        for closed in [other for other in [*_tasks] if other.is_closed()]:
+            _tasks.pop(closed, None)  # another thread may have done it
+        _tasks[loop] = set()
+    _tasks[loop].add(task)
+    task.add_done_callback(_tasks[loop].discard)
     return Job(task)
 
 
-#: The tasks that run, because the loop has only weak references to them: the garbage collector would destroy one that
-#: waits for a connection to be closed. Other threads may have loops, too.
-_tasks: set[asyncio.Task[None]] = set()
+#: The tasks that run in each loop, because a loop has only weak references to them: the garbage collector would destroy
+#: one that waits for a connection to be closed.
+_tasks: dict[asyncio.AbstractEventLoop, set[asyncio.Task[None]]] = {}
 
 
 class Background:

@@ -62,6 +62,10 @@ class TurnState:
 
     def release(self, status: TurnStatus) -> None:
         self.status, self.fence, self.watched = status, 0, 0.0
+        self.unclaim()
+
+    def unclaim(self) -> None:
+        """From now on, no attempt answers the messages of the turn."""
         for ask in self.asks:
             ask.claimed = False
 
@@ -208,9 +212,9 @@ class Turns:
         return len(chosen) + dropped
 
     def decided(self, space: Space, conversation_id: str, closed: int, own: int | None) -> None:
-        """See owed.decided in _turns.lua."""
+        """See owed.decided in _turns.lua. After `prune`."""
         now = time.time()
-        for state in self.prune(space, conversation_id):
+        for state in self.states.get(conversation_id, ()):
             made = 0 < state.since <= closed
             if state.status == "waiting" or (
                 made and state.status == "owed" and state.due > now and not state.failures
@@ -219,8 +223,7 @@ class Turns:
                 state.due = now
                 self._ring_if_near(space, conversation_id, state, now)
             elif made and state.status == "running" and state.fence != own:
-                for ask in state.asks:
-                    ask.claimed = False
+                state.unclaim()
 
     # Runs
 

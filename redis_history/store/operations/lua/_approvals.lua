@@ -10,9 +10,11 @@
 local approvals = {closed = 0}
 do
   local MOST = 1000 -- open requests of a conversation, so that no script takes long; as MOST_OPEN in values/approvals.py
-  -- Reads the requests, and the turns, which may wait for them or for messages that this change removes. `packed`: field '?', if
+  -- Reads the requests once, and the turns, which may wait for them or for messages that this change removes. `packed`: field '?', if
   -- the caller has it; '' if there is none.
   function approvals.take(packed)
+    if approvals.taken then return end
+    approvals.taken = true
     packed = packed or redis.call('HGET', state, '?')
     approvals.open = packed and packed ~= '' and requests_in(packed) or nil
     local turns = redis.call('HGET', state, 'P')

@@ -198,10 +198,15 @@ do
     end
   end
 
+  -- From now on, no attempt answers the messages of the turn.
+  local function unclaim(turn)
+    for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
+  end
+
   -- Makes a turn owed from `due` on. A worker that is woken before that time waits for it.
   function owed.owe(turn, due, now, is_new)
     turn[TURN.status], turn[TURN.due], turn[TURN.fence] = 'owed', due, 0
-    for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
+    unclaim(turn)
     owed.enqueue(turn, is_new)
     if due <= now + NOTICED then owed.ring(turn[TURN.agent], now) end
   end
@@ -210,7 +215,7 @@ do
   function owed.halt(turn, status)
     owed.dequeue(turn[TURN.agent], turn[TURN.queue], 0)
     turn[TURN.status], turn[TURN.fence] = status, 0
-    for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
+    unclaim(turn)
   end
 
   -- For the script of a decision, if no request is open any more: makes all waiting turns owed. `closed`: the highest sequence of
@@ -225,7 +230,7 @@ do
         owed.owe(turn, now, now)
         found = true
       elseif made and status == 'running' and turn[TURN.fence] ~= own then
-        for i = 3, #turn[TURN.asks], 3 do turn[TURN.asks][i] = 0 end
+        unclaim(turn)
         found = true
       end
     end
