@@ -476,7 +476,8 @@ async def test_an_answer_that_a_failover_has_lost_is_given_again(own_server: Sta
             if run.turn.attempt == 1:  # the new master has not got this reply
                 for key, value in before.items():  # at no moment is the conversation missing
                     client.restore(key, 0, value, replace=True)
-                client.delete(*({*client.scan_iter(match="*:c:*")} - before.keys()))
+                for key in {*client.scan_iter(match="*:c:*")} - before.keys():
+                    client.delete(key)
 
     async with open_store(face, server.url) as store:
         await store.ask("c", user("q"))
