@@ -24,7 +24,7 @@ from tests.support.servers import RealServer, lasting, wait_until
 settings.register_profile(
     "project",
     deadline=None,
-    max_examples=12,
+    max_examples=8,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("full", settings.get_profile("project"), max_examples=100)

@@ -216,7 +216,7 @@ async def _explore(fork: str, others: tuple[str, ...], kill: str = "", *, archiv
 
 
 @pytest.mark.proves("fork", "erase-user")
-@pytest.mark.parametrize(("fork", "others"), some(_pairs(), each=3))
+@pytest.mark.parametrize(("fork", "others"), some(_pairs(), each=6))
 async def test_every_order_in_memory(fork: str, others: tuple[str, ...]) -> None:
     orders = await _explore(fork, others)
     assert len({*map(tuple, orders)}) == len(orders) > 10

@@ -297,7 +297,8 @@ class ConversationState:
             before = None if former is None else former.tools
             open_before = [*self.requests]
             note_requests(self.requests, entry.message.id, entry.tools, position, before)
-            self.closed = max([self.closed, *(one.sequence for one in open_before if one not in self.requests)])
+            still = set(map(id, self.requests))
+            self.closed = max([self.closed, *(one.sequence for one in open_before if id(one) not in still)])
 
     def add_archive(
         self, revision: int, summary_id: str, token: str, former: str | None, held: list[tuple[Position, str]]
