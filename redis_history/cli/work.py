@@ -26,7 +26,7 @@ from redis_history.store._async.store import AsyncHistoryStore
 from redis_history.store._sync.store import HistoryStore
 from redis_history.values._validation import is_coroutine_function
 from redis_history.values.ids import owner_text
-from redis_history.values.turns import ATTEMPTS, FIRST_WAIT, LONGEST_WAIT, Turn, TurnStatus
+from redis_history.values.turns import ATTEMPTS, FIRST_WAIT, LONGEST_WAIT, LOOK_INTERVAL, Turn, TurnStatus
 
 
 def _function(path: str) -> Callable[..., Any]:
@@ -51,6 +51,7 @@ def _function(path: str) -> Callable[..., Any]:
 @click.option("--attempts", type=Number(1), default=ATTEMPTS, help="Park a turn after N failed attempts.")
 @click.option("--first-wait", type=duration, default=f"{FIRST_WAIT:g}s", help="Pause after the first failure.")
 @click.option("--longest-wait", type=duration, default=f"{LONGEST_WAIT / 60:g}m", help="Longest pause after a failure.")
+@click.option("--look-interval", type=duration, default=f"{LOOK_INTERVAL:g}s", help="Time between looks when idle.")
 @click.option("--grace", type=duration, default="20s",
               help="Time for running answers to end after SIGTERM or SIGINT.")  # fmt: skip
 @_options.quiet

@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from redis_history.values.message import Message
 
-#: Attempts, and the pauses after failed ones in seconds, where a worker does not say otherwise.
+#: Attempts, and in seconds the pauses after failed ones and between looks, where a worker does not say otherwise.
 ATTEMPTS: Final = 3
 FIRST_WAIT: Final = 2.0
 LONGEST_WAIT: Final = 300.0
+LOOK_INTERVAL: Final = 5.0
 #: The channels that idle workers of an agent listen to: see lua/_turns.lua.
 CHANNELS: Final = 32
 #: The most agents whose turns one conversation has at a time, and the most messages that a turn names.

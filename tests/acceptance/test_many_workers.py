@@ -3,6 +3,7 @@ fair to conversations and owners."""
 
 import os
 import signal
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import Conversation, HistoryStore, Worker, user
 from tests.acceptance.turn_worker import answer_in_many
 from tests.support.forks import Forked
 from tests.support.servers import RealServer, Start, wait_until
@@ -172,3 +173,24 @@ def test_a_hundred_workers_keep_a_limit_for_each_owner(own_server: Start, record
     assert sorted(name for _, _, name in workers.answers) == sorted(names)
     assert max(most.values()) == limit
     assert claims < 8
+
+
+def test_an_idle_worker_looks_as_often_as_it_was_told(own_server: Start) -> None:
+    servers = [own_server("plain"), own_server("plain")]
+
+    def looks() -> list[int]:
+        stats = [server.watcher.info("commandstats") for server in servers]
+        return [int(one["cmdstat_exists"]["calls"]) if "cmdstat_exists" in one else 0 for one in stats]
+
+    with HistoryStore(servers[0].url) as store, HistoryStore(servers[1].url) as other:
+        workers = [Worker(store, print, look_interval=0.02), Worker(other, print, look_interval=3600)]
+        threads = [threading.Thread(target=worker.run) for worker in workers]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: looks()[0] > 100 and looks()[1] > 0, "100 looks", 30)
+            assert looks()[1] <= 3
+        finally:
+            for worker, thread in zip(workers, threads, strict=True):
+                worker.stop()
+                thread.join()

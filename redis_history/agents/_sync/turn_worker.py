@@ -37,15 +37,14 @@ from redis_history.store._sync.store import HistoryStore
 from redis_history.store.operations.keys import Keyspace
 from redis_history.values._validation import check_integer, check_seconds
 from redis_history.values.ids import new_token, rng
-from redis_history.values.turns import ATTEMPTS, CHANNELS, FIRST_WAIT, LONGEST_WAIT
+from redis_history.values.turns import ATTEMPTS, CHANNELS, FIRST_WAIT, LONGEST_WAIT, LOOK_INTERVAL
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds between looks of an idle worker. In a cluster a look takes a command for each of 64 buckets, so it is rare
-#: while nothing happens, and otherwise often enough to notice a worker that has died.
-_POLL: Final = 5.0
-_POLL_OF_CLUSTER: Final = 10.0
-_POLL_OF_QUIET_CLUSTER: Final = 80.0
+#: In a cluster a look takes a command for each of 64 buckets: so it is half as frequent, and rare if nothing has
+#: happened for `_QUIET` seconds. Otherwise it is frequent enough to notice a worker that has died.
+_IN_CLUSTER: Final = 2
+_IN_QUIET_CLUSTER: Final = 16
 _QUIET: Final = 60.0
 #: Seconds by which workers spread looks at the same time.
 _SPREAD: Final = 0.2
@@ -83,6 +82,8 @@ class Worker:
     - `attempts`: an attempt that raises an exception, or whose process dies, is repeated after `first_wait` seconds,
       twice as long each time up to `longest_wait`. After this number of failures the turn is parked with the name of
       the error, until `retry_turn` or a further question.
+    - `look_interval`: seconds between looks of an idle worker for turns whose wake-up was lost or whose worker died; in
+      a cluster 2 times, and after a quiet minute 16 times as many. Longer ones save commands.
     - `grace`: seconds that `stop` gives to running answers. An answer that does not end in time is owed again
       immediately, and does not count as a failure.
 
@@ -100,6 +101,7 @@ class Worker:
         attempts: int = ATTEMPTS,
         first_wait: float = FIRST_WAIT,
         longest_wait: float = LONGEST_WAIT,
+        look_interval: float = LOOK_INTERVAL,
         grace: float = 20.0,
     ) -> None:
         if not isinstance(store, HistoryStore):
@@ -111,6 +113,7 @@ class Worker:
         check_integer(attempts, "attempts", 1, 1000)
         check_seconds(first_wait, "first_wait", 0, most=86_400)
         check_seconds(longest_wait, "longest_wait", first_wait, most=86_400)
+        check_seconds(look_interval, "look_interval", most=86_400)
         check_seconds(grace, "grace", 0, most=86_400)
         self._store = store
         self._answer = answer
@@ -118,6 +121,7 @@ class Worker:
         self._concurrency = concurrency
         self._per_user = per_user
         self._claim = ops.Claim(agent_name, attempts, round(1000 * first_wait), round(1000 * longest_wait))
+        self._look_interval = look_interval
         self._grace = grace
         self._number = rng.randrange(CHANNELS)
         self._lock = threading.Lock()  # for the answers and wake-ups, which change in other threads
@@ -171,9 +175,9 @@ class Worker:
     def _poll(self) -> float:
         """Seconds between looks."""
         if not self._in_cluster:
-            return _POLL
+            return self._look_interval
         quiet = time.monotonic() - self._busy_at > _QUIET
-        return _POLL_OF_QUIET_CLUSTER if quiet else _POLL_OF_CLUSTER
+        return self._look_interval * (_IN_QUIET_CLUSTER if quiet else _IN_CLUSTER)
 
     def _wake(self) -> None:
         signal = self._signal
