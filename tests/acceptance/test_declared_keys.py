@@ -54,7 +54,7 @@ KINDS: Final = {
     "copy": r"[^:]+:x",
     "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "large": r"[^:]+:b:\w+",
+    "large": r"[^:]+:(d:\w+:)?b:\w+",
     "draft": r"[^:]+:d:\w+(:[0bk])?",
 }
 #: Scripts that only work on search documents.

@@ -38,6 +38,7 @@ from redis_history.store.writes import Entry
 from redis_history.values import beside as beside_values
 from tests.conformance.conftest import ids, take
 from tests.conformance.test_stream import execute
+from tests.support.faults import killed_before
 from tests.support.servers import until
 
 TEXT = "x" * 40_000
@@ -70,9 +71,12 @@ class Beside:
         return found
 
     def change(self, value: bytes | None) -> None:
-        """Damage the only content, or remove it (None)."""
+        """Damage the only content, remove it (None), or put a list in its place (b"list")."""
         [key] = self.keys()
-        self.send([b"DEL", key] if value is None else [b"SET", key, value])
+        if value in (None, b"list"):
+            self.send([b"DEL", key])
+        if value is not None:
+            self.send([b"RPUSH" if value == b"list" else b"SET", key, value])
 
     def send(self, words: list[bytes]) -> Any:
         """The reply of the node that has the key."""
@@ -222,6 +226,29 @@ async def test_contents_leave_with_their_messages(how: str, store: Any, beside: 
     assert (await store.get("other"))[0].text == f"a {TEXT}"
 
 
+@pytest.mark.proves("large-contents", "erase")
+@pytest.mark.backends("redis", "cluster")
+@pytest.mark.smoke
+@pytest.mark.parametrize("anew", ["S0 anew" + TEXT, "s0" + TEXT, "small"])
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_message_with_the_id_of_an_erased_summary_keeps_its_contents(
+    anew: str, archived: bool, store: Any, stores: Any, beside: Beside
+) -> None:
+    await store.append_many("c", [user(name, id=name) for name in "abcdef"])
+    for number, last in enumerate("bcd"):
+        await _compact(store, last, f"s{number}" + TEXT)
+    await store.delete_messages("c", ["s2"])  # an erasure would expand it and all others
+    with killed_before(store, "scrub"):
+        await store.erase("c", ["a"])
+    other = stores()
+    await other.append("c", user(anew, id="s0"))
+    if archived:
+        await other.compact("c", through="s0", summary="S")
+    assert await other.erase("c", ["a"]) == 0
+    assert (await other.get_message("c", "s0")).text == anew
+    await beside.are(1 if len(anew) > 32_000 else 0)
+
+
 @pytest.mark.proves("erase-user")
 async def test_the_contents_of_a_user_are_erased(store: Any, beside: Beside) -> None:
     for name, owner in (("c", "u1"), ("d", "u1"), ("e", "u2")):
@@ -295,7 +322,7 @@ async def is_empty(store: Any) -> bool:
 
 @pytest.mark.backends("redis", "cluster")
 @pytest.mark.smoke
-@pytest.mark.parametrize("damage", [None, b"", b"\0something else"])
+@pytest.mark.parametrize("damage", [None, b"", b"\0something else", b"list"])
 async def test_a_lost_content_is_a_note_in_its_message(
     damage: bytes | None, store: Any, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,6 +332,8 @@ async def test_a_lost_content_is_a_note_in_its_message(
     assert [one.text for one in found] == ["before", "[a content of 40,002 bytes is missing or damaged]", "after"]
     assert "message 'a' of conversation 'c' lacks a content" in caplog.text
     assert (await store.get_message("c", "a")) == found[1]
+    await store.fork("c", "f")
+    assert [one.text for one in await store.get("f")] == [one.text for one in found]
     assert (await store.snapshot("c")).messages == found
     await store.update_message("c", large("a"))
     assert (await store.get("c"))[1].text.startswith("[a content") is (damage is not None)
@@ -362,6 +391,25 @@ async def test_the_contents_of_a_dropped_draft_are_removed(store: Any, beside: B
     await beside.are(0)
     assert not await execute(store, late), "a page of a process that was stopped"
     await beside.are(0, leaving=1)
+
+
+@pytest.mark.proves("fork")
+@pytest.mark.backends("redis", "cluster")
+@pytest.mark.smoke
+async def test_drafts_of_one_conversation_share_no_contents(store: Any, beside: Beside) -> None:
+    await store.append("c", large("a"))
+    entry = Entry.of(replace(large("a"), sequence=1, timestamp=TIME))
+    for name, write in (("f", store.fork("c", "f")), ("g", store.append("g", large("a")))):
+        before, after = (
+            WriteDraft(name, token=digit * 16, page=1, revision=1, entries=((0, entry),)) for digit in "01"
+        )
+        assert await execute(store, before)  # of a fork whose process was killed, or that others were faster than
+        await write
+        assert await execute(store, after)
+        for draft in (before, after):
+            await execute(store, DropDraft(name, draft.token, refuses=True))
+        assert [one.text for one in await store.get(name)] == [f"a {TEXT}"]
+    await beside.are(3)
 
 
 def first_position(entry: Entry) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from redis_history.errors import RedisHistoryError
 from redis_history.store.memory.backend import MemoryBackend
 from redis_history.store.operations import ChangeTurns, Claim, EndRun, ReadTurns, TakeRun, TurnEnd
 from redis_history.store.operations.compact import Compacted
-from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace, content_name
 from redis_history.values import beside
 from redis_history.values.events import Event, MessagesAppended
 from redis_history.values.ids import new_token
@@ -376,7 +376,8 @@ class RedisLikeMemory(RuleBasedStateMachine):
             keys = Keyspace("default").conversation(name)
             for one in self.clients[0].get(name, include_archived=True, contents=False):
                 if isinstance(one, PartialMessage):
-                    wanted |= {keys.content(one.id, each.digest) for each in beside.references_in(one.stored)}
+                    names = (content_name(one.id, each.digest) for each in beside.references_in(one.stored))
+                    wanted |= {keys.content(each) for each in names}
         with self.server.client() as client:
             found = {key: client.pttl(key) for key in client.scan_iter(match="rh2:{default:*}:*:b:*")}
         assert {key for key, ttl in found.items() if ttl == -1} == wanted

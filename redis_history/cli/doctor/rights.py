@@ -142,7 +142,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "registry": keys.registry,
         "archive": keys.archive("0", 1),
         "content": keys.state[:-1] + b"t:1",
-        "large": keys.content("1", "1"),
+        "large": keys.content(b"1"),
         "totals": keyspace.totals(None)[0],
         "pending_delete": keys.pending_work + b":1",
         "index": keyspace.index,

@@ -25,7 +25,7 @@ from redis_history.errors import (
 from redis_history.store import refusals
 from redis_history.store.durability import Confirmation
 from redis_history.store.memory.space import Space
-from redis_history.store.operations.keys import ConversationKeys, Keyspace
+from redis_history.store.operations.keys import ConversationKeys, Keyspace, content_name
 from redis_history.store.operations.scripts import CHANGE, Script, pack_change, with_key_locking
 from redis_history.store.operations.settings import ExtraKeys, Settings
 from redis_history.store.writes import ANY, Packed, Precondition, RunFence
@@ -241,14 +241,16 @@ def with_extra_keys(call: Call, known: ExtraKeys | None = None, turns: ExtraKeys
         call = replace(call, keys=(*call.keys, *missing), contents=())
 
 
-def with_contents(call: Call, keys: ConversationKeys, packed: Iterable[Packed], settings: Settings) -> Call:
-    """The call, with the large contents of the messages that it stores."""
+def with_contents(
+    call: Call, keys: ConversationKeys, packed: Iterable[Packed], settings: Settings, draft: str = ""
+) -> Call:
+    """The call, with the large contents of the messages that it stores, in the conversation or in a draft."""
     contents: list[tuple[bytes, bytes]] = []
     for one in packed:
         if one.contents:
-            names = [keys.content(one.entry.message.id, content.digest) for content in one.contents]
+            names = [content_name(one.entry.message.id, content.digest) for content in one.contents]
             values = [pack_content(content, zstd=settings.zstd) for content in one.contents]
-            contents += zip(names, values, strict=True)
+            contents += zip((keys.content(name, draft) for name in names), values, strict=True)
     if not contents:
         return call
     return replace(call, keys=(*call.keys, *(key for key, _ in contents)), contents=tuple(contents))

@@ -21,7 +21,7 @@ from redis_history.store.operations.base import (
     read_all,
     readable,
 )
-from redis_history.store.operations.keys import ConversationKeys
+from redis_history.store.operations.keys import ConversationKeys, content_name
 from redis_history.store.operations.scripts import PLACES, load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.values import Message
@@ -189,7 +189,7 @@ def _wanted(keys: ConversationKeys, message: PartialMessage, needed: Needed) -> 
         which = needed_of(message, needed)
     except CorruptDataError:
         return []
-    names = [keys.content(message.id, one.digest) for one in _references(message)]
+    names = [keys.content(content_name(message.id, one.digest)) for one in _references(message)]
     return [
         _Wanted(key if is_needed else b"", one)
         for key, is_needed, one in zip(names, which, _references(message), strict=True)
@@ -231,27 +231,38 @@ def _read(wanted: Sequence[Sequence[_Wanted]]) -> Steps[list[list[Value]]]:
             stored[key] = yield from _read_long(key)
             continue
         if together and size > left:
-            stored |= zip(together, (yield [_whole(one) for one in together]), strict=True)
+            stored |= zip(together, (yield from _read_whole(together)), strict=True)
             together, left = [], _READ_BYTES
         together.append(key)
         left -= size
     if together:
-        stored |= zip(together, (yield [_whole(one) for one in together]), strict=True)
+        stored |= zip(together, (yield from _read_whole(together)), strict=True)
     return [
         [unpacked(stored[key], reference.size, reference.digest) if key else KEPT for key, reference in one]
         for one in wanted
     ]
 
 
-def _whole(key: bytes) -> Call:
-    return plain(b"GETRANGE", key, b"0", b"-1")
+def _read_whole(keys: list[bytes], first: int = 0, last: int = -1) -> Steps[list[bytes | None]]:
+    """The bytes of contents from `first` to `last`; None: another program has put something else there."""
+    try:
+        return (yield [plain(b"GETRANGE", key, b"%d" % first, b"%d" % last) for key in keys])  # type: ignore[no-any-return]
+    except CorruptDataError:
+        if len(keys) == 1:
+            return [None]
+    found = []
+    for key in keys:
+        found += yield from _read_whole([key], first, last)
+    return found
 
 
-def _read_long(key: bytes) -> Steps[bytes]:
+def _read_long(key: bytes) -> Steps[bytes | None]:
     """A content in pieces, so that no command takes long."""
     pieces, start = list[bytes](), 0
     while True:
-        [piece] = yield [plain(b"GETRANGE", key, b"%d" % start, b"%d" % (start + _READ_BYTES - 1))]
+        [piece] = yield from _read_whole([key], start, start + _READ_BYTES - 1)
+        if piece is None:
+            return None
         pieces.append(piece)
         start += len(piece)
         if len(piece) < _READ_BYTES:

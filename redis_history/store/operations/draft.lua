@@ -30,14 +30,15 @@ for i = ledger_at + 1, added_at - 1 do noted[#noted + 1] = ARGV[i] end
 local zadd = {}
 for i = added_at, #ARGV, 5 do
   local key = KEYS[tonumber(ARGV[i])]
-  local own = zadd[key] or {}
-  zadd[key] = own
-  own[#own + 1], own[#own + 2] = ARGV[i + 1], ARGV[i + 2]
+  local to_key = zadd[key] or {}
+  zadd[key] = to_key
+  to_key[#to_key + 1], to_key[#to_key + 2] = ARGV[i + 1], ARGV[i + 2]
   fields[#fields + 1], fields[#fields + 2] = ARGV[i + 3], ARGV[i + 4]
 end
 -- The large contents of these messages. They live longer than the draft, so that early ones are there when it is published; the
--- set says which of them to remove if it is dropped.
-local state, names, linked = string.match(draft, '^(.*:)d:') .. 's', {}, {}
+-- set says which of them to remove if it is dropped. They are the draft's own: the conversation, or another draft of it, may
+-- have the same ones. Their names begin with that of the draft, as if its state were `own`.
+local own, names, linked = draft .. ':s', {}, {}
 for i = added_at, #ARGV, 5 do
   if string.byte(ARGV[i + 2], 8) >= 8 then
     use_places()
@@ -47,7 +48,7 @@ for i = added_at, #ARGV, 5 do
     end
   end
 end
-if #names > 0 and contents.lacks(state, names) then return {'contents'} end
+if #names > 0 and contents.lacks(own, names) then return {'contents'} end
 in_slices('HSET', draft, fields)
 for at = START.changes, fields_at - 1, 4 do
   local key, timestamp, sequence, field = KEYS[tonumber(ARGV[at])], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
@@ -62,13 +63,13 @@ for at = START.changes, fields_at - 1, 4 do
       for _, name in ipairs(contents.of(id_of(member), member)) do
         if not linked[name] then gone[#gone + 1] = name end
       end
-      contents.unlink(state, gone)
+      contents.unlink(own, gone)
       for _, name in ipairs(gone) do redis.call('ZREM', draft .. ':b', name) end
     end
   end
 end
 if #noted > 0 then in_slices('HSET', KEYS[#KEYS], noted) end
-for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
+for key, to_key in pairs(zadd) do in_slices('ZADD', key, to_key) end
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, string.find(key, ':b:%x+$') and 6 * lasts or lasts) end
 if #names > 0 then
   for _, name in ipairs(names) do redis.call('ZADD', draft .. ':b', 0, name) end

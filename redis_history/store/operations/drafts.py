@@ -149,10 +149,10 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
         args = _page(self.page, self.archives, len(self.removed), changes)
         draft = keys.draft(self.token)
         call = Call(DRAFT, (draft, *(_set_of(keys, self.token, one) for one in sets)), args, as_is)
-        call = with_contents(call, keys, packed, settings)
+        call = with_contents(call, keys, packed, settings, self.token)
         more = [ledger_of(keys, self.token)] if ledger else []
         if call.contents or self.gone:
-            more = [*map(keys.content_named, self.gone), keys.draft_contents(self.token), *more]
+            more = [*(keys.content(name, self.token) for name in self.gone), keys.draft_contents(self.token), *more]
         return bool((yield from with_extra_keys(replace(call, keys=(*call.keys, *more)))))
 
     def _counted(self, entry: Entry) -> bytes:
@@ -197,7 +197,8 @@ class DropDraft(OnConversation, Op[None], frozen=True):
         names = keys.draft_contents(self.token)
         [beside] = yield [plain(b"ZRANGE", names, b"0", b"-1")]
         for start in range(0, len(beside), _UNLINKED):
-            yield [plain(b"UNLINK", *map(keys.content_named, beside[start : start + _UNLINKED]))]
+            some = beside[start : start + _UNLINKED]
+            yield [plain(b"UNLINK", *(keys.content(name, self.token) for name in some))]
         if beside:
             yield [plain(b"UNLINK", names)]
         if sets and not self.refuses:
@@ -299,7 +300,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if self.noted:
             sets.append(ledger_of(keys, self.token))
         if self.contents:
-            sets += (keys.draft_contents(self.token), *map(keys.content_named, self.contents))
+            sets.append(keys.draft_contents(self.token))
+            sets += [keys.content(name, draft) for draft in (self.token, "") for name in self.contents]
         return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
 
     def _times(self) -> tuple[int, int] | None:

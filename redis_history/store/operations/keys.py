@@ -14,6 +14,7 @@
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :k, its usage
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:b     sorted set: the names of its large contents
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:b:<digests>   string: one of these
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
@@ -113,12 +114,9 @@ class ConversationKeys(NamedTuple):
         """The content of a streaming reply. Scripts also make this key."""
         return b"%bt:%b" % (self.state[:-1], token.encode())
 
-    def content(self, message_id: str, digest: str) -> bytes:
-        """A large content of a message. Scripts also make this key."""
-        return self.content_named(content_name(message_id, digest))
-
-    def content_named(self, name: bytes) -> bytes:
-        return b"%bb:%b" % (self.state[:-1], name)
+    def content(self, name: bytes, draft: str = "") -> bytes:
+        """A large content by its `content_name`, or that of the draft of this token. Scripts also make this key."""
+        return b"%b:%b" % (self.draft_contents(draft) if draft else self.state[:-1] + b"b", name)
 
     def draft_contents(self, token: str) -> bytes:
         """The names of the large contents of a draft. Scripts also make this key."""

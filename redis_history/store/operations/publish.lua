@@ -6,7 +6,8 @@
 -- KEYS  draft: its state, a hash
 --       live: its live messages, a sorted set
 --       archives: those of its archives that have messages (sorted sets); then its ledger of usage (hash, see _usage.lua), if it
---         has one; then, with large contents, the names of these (sorted set), and the contents
+--         has one; then, with large contents, the names of these (sorted set), those of the draft, and the same of the
+--         conversation
 -- ARGV  page: the draft's last page
 --       created_at, updated_at: times of creation and of the last change in microseconds, or ''
 --       revision: of the conversation
@@ -49,10 +50,10 @@ local names = {}
 if values['&'] then
   contents.use()
   for i = ARCHIVES + count + 1, #KEYS do
-    local name = string.match(KEYS[i], ':b:(%x+)$')
-    if name and #name == 56 then names[#names + 1] = name end
+    local name = string.match(KEYS[i], ':d:%x+:b:(%x+)$')
+    if name then names[#names + 1] = name end
   end
-  complete = complete and not contents.lacks(state, names)
+  complete = complete and not contents.lacks(draft .. ':s', names)
 end
 if not complete then return unchanged(seen, known[1], {'lost'}) end
 
@@ -95,6 +96,7 @@ end
 if archives_end then redis.call('HSET', state, 'a', archives_end) end
 if values['&'] then
   local ends = contents.ends(now, ARG.ttl ~= '' and ARG.ttl or nil)
+  contents.move(draft .. ':s', state, names)
   contents.keep(state, names, ends)
   if ends then redis.call('HSET', state, '&', ends) end
   redis.call('UNLINK', draft .. ':b')

@@ -1,7 +1,7 @@
 -- Removes erased former summaries (field E, see _archive.lua), which no reader sees any more, from one block of
 -- archives. This does not change the conversation, and may be repeated. After _archived.lua.
 --
--- KEYS  state: hash; copy: of an expansion, a sorted set; then archives that it asked for
+-- KEYS  state: hash; copy: of an expansion, a sorted set; then keys that it asked for
 --
 -- Returns how many blocks may have more; or {'keys', ...}: see _archive.lua.
 use_archives()
@@ -19,12 +19,21 @@ for _, one in ipairs(blocks) do
     left = left + 1
   end
 end
-local erased, names = {}, {}
+local messages = string.sub(state, 1, -2) .. 'm'
+local erased, names, others = {}, {}, {} -- others: places of messages that were given the id of an erased one in the meantime
 for _, record in ipairs(block and archive_index.records(state, block) or {}) do
   if archive_index.is_erased(record) then
     erased[#erased + 1] = record
     names[#names + 1] = archive_of(state, record)
     contents.declare(state, contents.held(state, record[OF.former]), names)
+    local place = redis.call('HGET', state, field_of(record[OF.former]))
+    local its_time, its_sequence
+    if place then its_time, its_sequence = place_of(place) end
+    if place and (its_time ~= record[OF.former_time] or its_sequence ~= record[OF.former_sequence]) then
+      others[record] = {string.format('%.0f', its_time), its_sequence}
+      names[#names + 1] = messages
+      for _, archive in ipairs((archive_index.at(state, its_time, its_sequence))) do names[#names + 1] = archive_of(state, archive) end
+    end
   end
 end
 local ask = undeclared_keys(names)
@@ -34,19 +43,17 @@ redis.call('HDEL', state, 'z') -- a write that takes no memory; after it, a full
 for _, record in ipairs(erased) do
   local key, id = archive_of(state, record), record[OF.former]
   local member = locate_live(key, string.format('%.0f', record[OF.former_time]), record[OF.former_sequence], id)
-  local field = field_of(id)
-  local place = redis.call('HGET', state, field) -- of another message, if its id was given to one in the meantime
+  local other, now = others[record], nil
+  if other then now = locate_live(messages, other[1], other[2], id) or find_archived(state, other[1], other[2], id) end
   if member then
     redis.call('ZREM', key, member)
-    if contents.has(member) then contents.set(state, id, {}) end
+    -- The write of a message with contents has removed those that its id had before.
+    if contents.has(member) and not (now and contents.has(now)) then contents.set(state, id, {}) end
     local characters = characters_of(member)
     record[OF.messages] = record[OF.messages] - 1
     record[OF.characters], record[OF.tokens] = record[OF.characters] - characters, record[OF.tokens] - math.ceil(characters / 4)
   end
-  if place then
-    local its_time, its_sequence = place_of(place)
-    if its_time == record[OF.former_time] and its_sequence == record[OF.former_sequence] then redis.call('HDEL', state, field) end
-  end
+  if not other then redis.call('HDEL', state, field_of(id)) end
   local compaction = redis.call('HGET', state, '^' .. id)
   if compaction and tonumber(compaction) < record[OF.revision] then redis.call('HDEL', state, '^' .. id) end
   record[OF.former], record[OF.former_time], record[OF.former_sequence] = nil, nil, nil

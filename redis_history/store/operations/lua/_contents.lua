@@ -102,6 +102,11 @@ function contents.use()
     end
   end
 
+  -- Gives contents of a draft to the conversation: see draft.lua.
+  function contents.move(from, state, names)
+    for _, name in ipairs(names) do redis.call('RENAME', key_of(from, name), key_of(state, name)) end
+  end
+
   -- When contents expire that get their time to live (milliseconds) now, or nil without one.
   function contents.ends(now, ttl)
     return ttl and string.format('%.0f', math.floor(now / 1000) + math.floor(ttl * 1.5))
