@@ -16,7 +16,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Asking(Struct, frozen=True):
-    """The question of an append: the agent that is asked, and when the answer is due (in milliseconds; 0: now)."""
+    """The question of an append: the agent that is asked, and when the answer is due (in milliseconds; 0: now,
+    negative: so many from now, by the server's clock)."""
 
     agent_name: str | None
     due: int

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryStore, RetryPolicy, user
+from redis_history import HistoryStore, RetryPolicy, errors, user
 from redis_history.cli import _stores
 from tests.conftest import Servers
 from tests.support.commands import run
+from tests.support.restricted import renamed
 from tests.support.servers import RealServer, Start, free_port, wait_until
 
 
@@ -51,6 +52,18 @@ def test_nothing_is_suggested_that_the_server_does_not_have(own_server: Start) -
     found = examined(server.url, status=1)
     assert found["persistence"]["fix"].endswith("does not take CONFIG: appendonly = yes")
     assert not [one for one in found.values() if "redis-cli" in (one["fix"] or "")]
+
+
+@pytest.mark.parametrize("lacking", ["RENAME", "EVAL"])
+def test_a_command_that_the_server_lacks_is_named(own_server: Start, lacking: str) -> None:
+    """No right helps, and the errors of scripts do not name it."""
+    server = own_server("plain", options=renamed((lacking,)))
+    found = examined(server.url, status=1)["rights"]
+    assert found["state"] == "problem"
+    assert lacking in found["detail"].upper()
+    assert "docs/how-to/managed-servers.md" in found["fix"]
+    with HistoryStore(server.url) as store, pytest.raises(errors.UnsupportedServerError):
+        [store.append("c", user("x")), store.fork("c", new_id="d")]
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,18 @@ def test_a_wrong_url_scheme_for_or_against_a_cluster_is_refused(
         store.append("c", user("x"))
 
 
+def test_a_user_that_may_not_see_the_slots_is_told_so(cluster: RealCluster) -> None:
+    """Not that the server is no cluster."""
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-cluster")
+    with (
+        HistoryStore(cluster.url.replace("://", "://blind:secret@")) as store,
+        pytest.raises(errors.BackendRefusedError, match="'cluster"),
+    ):
+        store.append("c", user("x"))
+
+
 def _listeners(node: RealServer) -> int:
     with node.client() as client:
         return sum(line["sub"] != "0" for line in client.client_list())

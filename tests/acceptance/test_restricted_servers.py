@@ -133,6 +133,26 @@ async def test_a_user_that_may_not_subscribe_polls_on_one_connection(
 
 
 @FACES
+async def test_notifications_that_another_program_turns_off_are_turned_on_again(
+    own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same connection, and without removing its flags."""
+    server = own_server("plain")
+    times = {"_QUIET": 0.05, "_LONGEST_QUIET": 0.05, "_TRY_AGAIN": 0.1}
+    with _quick(monkeypatch, face, **times):
+        async with open_store(face, server.url, poll_interval=NEVER) as store, store.subscribe("c") as one:
+            await store.append("c", user("0"))
+            assert (await one.get(timeout=SOON)).revision == 1
+            before = _connections(server)
+            with server.client() as client:
+                client.config_set("notify-keyspace-events", "Ex")
+                await until(lambda: {*"ExKl"} == {*client.config_get()["notify-keyspace-events"]})
+            await store.append("c", user("1"))
+            assert (await one.get(timeout=SOON)).revision == 2
+            assert _connections(server) == before + 1, "that of this test"
+
+
+@FACES
 async def test_a_setting_that_is_accepted_without_effect_is_not_trusted(own_server: Start, face: str) -> None:
     """The scripts publish instead."""
     server = ForgetfulServer()

@@ -185,6 +185,28 @@ async def test_a_long_queue_keeps_the_newest_ids(store: Any) -> None:
     assert await turns(store) == []
 
 
+@pytest.mark.backends("plain")
+async def test_a_wakeup_from_now_is_due_by_the_servers_clock(
+    store: Any, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the clock of the caller is an hour behind or ahead."""
+    now = time.time
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.fromtimestamp(time.time(), tz)
+
+    for off in (-3600, 3600):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda off=off: now() + off)
+            patched.setattr(f"redis_history.store._{face}.asking.datetime", Wrong, raising=False)
+            await store.ask("c", user("x"), at=timedelta(minutes=1))
+        [turn] = await turns(store)
+        assert timedelta(minutes=1) <= turn.due_at - turn.asked_at < timedelta(minutes=1, seconds=1)
+        await store.drop_turn("c")
+
+
 async def test_a_wakeup_is_due_in_the_future(store: Any) -> None:
     await store.ask("c", system("Look again.", id="w"), at=timedelta(hours=1))
     await store.ask("d", system("Now.", id="w"), at="2020-01-01")

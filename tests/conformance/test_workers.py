@@ -193,6 +193,70 @@ async def test_a_failing_answer_is_repeated_and_parked(store: Any) -> None:
     assert results == calls == [f"call {number}" for number in range(1, 5)]
 
 
+@pytest.mark.proves("turns")
+async def test_an_answer_that_exits_or_cancels_itself_fails(store: Any) -> None:
+    """Not only an Exception: otherwise it would be repeated immediately and for ever."""
+    attempts = []
+
+    async def answer(run: Any) -> None:
+        attempts.append(run.turn.attempt)
+        if hasattr(store, "_target"):  # in a task, it would end the program
+            raise SystemExit("no key")
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    await store.ask("c", user("x"))
+    async with working(worker_of(store, answer, attempts=2)):
+        await until_status(store, "parked")
+    [turn] = await store.list_turns()
+    assert turn.error == ("SystemExit" if hasattr(store, "_target") else "CancelledError")
+    assert attempts == [1, 2]
+
+
+@pytest.mark.backends("plain")
+async def test_an_answer_that_cannot_begin_waits(own_server: Start, face: str, stores: Any) -> None:
+    """That is no attempt, and not repeated immediately: here the user may not read a large question."""
+    server = own_server("plain")
+    rights = ("reset", "on", ">secret", "~*", "&*", "+@all")
+    attempts, begun = [], {}
+
+    async def answer(run: Any) -> None:
+        attempts.append(run.turn.attempt)
+
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", *rights, "-getrange")
+        async with open_store(face, f"unix://app:secret@{server.socket}") as store:
+            await store.ask("c", user("x" * 300_000))
+            async with working(worker_of(store, answer)):
+
+                async def third() -> bool:
+                    if run := await store.get_run("c"):
+                        begun[run.run_id] = run.started_at
+                    return len(begun) == 3
+
+                await until(third, "three runs")
+                client.execute_command("ACL", "SETUSER", "app", *rights)
+                await until_answered(store)
+    assert attempts == [1]
+    assert max(begun.values()) - min(begun.values()) > timedelta(seconds=2.5)
+
+
+@pytest.mark.proves("turns")
+async def test_a_question_behind_many_expired_ones(stores: Any) -> None:
+    short, store = stores(ttl=0.5), stores()
+    for number in range(600):
+        await short.ask(f"expired {number}", user("x"))
+
+    async def gone() -> bool:
+        return await store.get_conversation("expired 599") is None
+
+    await until(gone, "the conversations to expire")
+    await store.ask("c", user("x"))
+    async with working(worker_of(store, echo)):
+        await until_answered(store)
+    assert await texts(store) == ["x", "x"]
+
+
 @pytest.mark.smoke
 @pytest.mark.proves("turns")
 async def test_a_question_waits_while_other_runs_reserve_the_budget(stores: Any) -> None:

@@ -50,6 +50,7 @@ def test_a_server_without_a_fault() -> None:
         ({}, {"missing": None}, "rights", "ok"),
         ({}, {"missing": {"writing": ["rpush"]}}, "rights", "problem"),
         ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited"),
+        ({}, {"missing": {"searching": ["hset"]}}, "rights", "problem"),  # it writes search documents, and may not
         ({"search_module": None}, {"missing": {"searching": ["hscan"]}}, "rights", "ok"),
         ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok"),
         ({"notifications": None}, {}, "notifications", "limited"),

@@ -228,7 +228,9 @@ class AsyncWorker:
             if self._candidates and time.monotonic() - self._found_at < fresh:
                 await self._take_one()
                 continue
-            self._candidates = []
+            if self._candidates:  # there may be others in their place
+                self._look_at = min(self._look_at, self._again_at)
+                self._candidates = []
             wait = await self._look()
             if wait > 0 and not self._listens:
                 await self._listen(True)
@@ -299,7 +301,8 @@ class AsyncWorker:
         self._listens = wanted
 
     async def _take(self, candidate: ops.Candidate) -> bool:
-        """Take a turn, unless another worker has taken it, and begin to answer it."""
+        """Take a turn, and begin to answer it. Returns False if it may be found again: another worker, or another run
+        of its conversation, was faster."""
         conversation_id, run_id = candidate.conversation_id, new_token()
         claim = replace(self._claim, queue=candidate.queue)
         op = ops.TakeRun(conversation_id, ((run_id, self._agent_name),), False, claim=claim)
@@ -314,7 +317,7 @@ class AsyncWorker:
             await self._leave_seat(run_id)
             if not candidate.due and (outcome.run is None or not outcome.run.is_active):
                 self._seen.append(conversation_id)  # the server named it before its turn is due
-            return False
+            return outcome.run is None  # it has expired, and its turn is no longer found
         run = AsyncRun.of_turn(self._store, conversation_id, run_id, outcome)
         self._running[run_id] = run
         if candidate.queue:
@@ -379,11 +382,14 @@ class AsyncWorker:
                 await resolve(self._answer(run))
         except (errors.RunStopped, errors.RunLostError) as error:
             _logger.info("the answer to conversation %r ended: %s", name, error)
-        except Exception as error:
+        except BaseException as error:
             if run._postponed:
-                _logger.info("the answer to conversation %r waits for other runs: %s", name, error)
-            else:
+                level = logging.INFO if isinstance(error, errors.BudgetExceededError) else logging.WARNING
+                _logger.log(level, "the answer to conversation %r cannot begin yet: %s", name, error)
+            elif not run._given_back:
                 _logger.exception("the answer to conversation %r failed", name)
+            if CAN_CANCEL and not isinstance(error, Exception):  # a thread would report it once more
+                raise
         finally:
             await self._leave_seat(run.run_id)
             with self._lock:

@@ -47,6 +47,7 @@ _SAFE_SINCE: Final[dict[str, dict[tuple[int, int], tuple[int, int, int] | None]]
 }  # fmt: skip
 #: The names of servers that are not written with a capital letter alone.
 _NAMES: Final = {"keydb": "KeyDB"}
+_COMPATIBLE: Final = "use another server: see docs/how-to/managed-servers.md"
 _CLIENT_SEARCH: Final = "searches read and rank the newest messages in the client"
 
 
@@ -61,16 +62,18 @@ class Finding(Struct, frozen=True):
 
 class Answers(Struct, frozen=True):
     """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `refusal`: why
-    scripts cannot run. `missing`: see `missing_rights`. `lacking`: see `missing_patterns`. `user`: the user's name on
-    the server, if known. `unsearchable`: whether this user lacks the right to use the index. `index`, `form`: the
-    search index of the namespace. `failures`: the number of messages that could not be indexed. `unusable`: why the
-    index of this server is never used; `incapable`: the error of its search module when the index was made."""
+    scripts cannot run. `missing`: see `missing_rights`. `lacking`: see `missing_patterns`. `unknown`: see
+    `unknown_commands`. `user`: the user's name on the server, if known. `unsearchable`: whether this user lacks the
+    right to use the index. `index`, `form`: the search index of the namespace. `failures`: the number of messages that
+    could not be indexed. `unusable`: why the index of this server is never used; `incapable`: the error of its search
+    module when the index was made."""
 
     info: list[dict[str, str]]
     settable: bool
     refusal: str | None
     missing: dict[str, list[str]] | None
     lacking: list[str] = []
+    unknown: list[str] = []
     user: str | None = None
     unsearchable: bool = False
     index: IndexState | None = None
@@ -229,8 +232,11 @@ def _persistence(server: Capabilities, where: Where) -> _Result:
 def _rights(server: Capabilities, answers: Answers, where: Where) -> _Result:
     user = answers.user or where.user or "default"
     if answers.refusal is not None:
-        fix = where.redis_cli("ACL", "SETUSER", user, "+eval", "+evalsha", admin=True)
-        return "problem", f"Lua scripts cannot run: {answers.refusal}", fix
+        unknown = "unknown command" in answers.refusal.lower()
+        fix = None if unknown else where.redis_cli("ACL", "SETUSER", user, "+eval", "+evalsha", admin=True)
+        return "problem", f"Lua scripts cannot run: {answers.refusal.partition(', with args')[0]}", fix or _COMPATIBLE
+    if answers.unknown:
+        return "problem", f"the server lacks commands that are needed: {', '.join(answers.unknown)}", _COMPATIBLE
     if answers.missing is None:
         return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
     missing = {purpose: names for purpose, names in answers.missing.items() if purpose in _PURPOSES}
@@ -247,6 +253,8 @@ def _rights(server: Capabilities, answers: Answers, where: Where) -> _Result:
     if set(missing.get("writing", ())) >= _REPLIES and not {"reading", "compacting"} & answers.missing.keys():
         return "limited", f"{user} may read and compact, as a worker", "redis-history doctor --acl tenant"
     state = min((_PURPOSES[purpose][0] for purpose in missing), key=("problem", "limited", "ok").index)
+    if missing.get("searching") == ["hset"]:  # a store that may use the index writes documents, and here fails to
+        state = "problem"
     needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in missing.items())
     rules = dict.fromkeys(f"+{name}" for names in missing.values() for name in names)
     fix = where.redis_cli("ACL", "SETUSER", user, *answers.lacking, *rules, admin=True)

@@ -16,7 +16,14 @@ from redis.exceptions import NoPermissionError
 
 from redis_history._version import __version__
 from redis_history.cli.doctor.checks import Answers, Finding, check_search, check_server, where_is
-from redis_history.cli.doctor.rights import Role, acl_line, missing_patterns, missing_rights, rights_question
+from redis_history.cli.doctor.rights import (
+    Role,
+    acl_line,
+    missing_patterns,
+    missing_rights,
+    rights_question,
+    unknown_commands,
+)
 from redis_history.embedded import find_server
 from redis_history.errors import BackendRefusedError, CorruptDataError, EmbeddedServerError
 from redis_history.store._sync.store import HistoryStore
@@ -120,6 +127,7 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
         refusal=next((str(reply) for reply in rights if isinstance(reply, Exception)), None),
         missing=missing,
         lacking=missing_patterns(keyspace, database, rights, cluster=cluster),
+        unknown=unknown_commands(keyspace, database, rights, cluster=cluster),
         user=next((reply.decode() for reply in users if isinstance(reply, bytes)), None),
         unsearchable="ft.search" in (missing or {}).get("searching", ())
         or any(isinstance(reply, NoPermissionError) for replies in indexes for reply in replies),

@@ -185,6 +185,17 @@ def missing_rights(
     return {purpose: names for purpose, names in missing.items() if names}
 
 
+def unknown_commands(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
+    """The commands that are needed to read and write, and that a server does not have. Empty if it cannot check."""
+    unknown: dict[str, None] = {}
+    for reply in replies:
+        if isinstance(reply, list) and not all(answer == 2 for answer in reply):
+            asked = zip(_questions(keyspace, database, cluster), reply, strict=True)
+            found = (name for (purpose, name, _), answer in asked if answer == 2 and purpose in ("reading", "writing"))
+            unknown |= dict.fromkeys(found)
+    return list(unknown)
+
+
 def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
     """The missing patterns of keys and channels, as ACL rules. Empty if a server cannot check. Redis rejects patterns
     for a user with all keys or channels."""

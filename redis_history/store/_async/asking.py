@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import math
+import time
+from datetime import timedelta
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -107,8 +109,11 @@ def check_agent(agent_name: str | None) -> None:
 
 
 def _due(at: Instant | timedelta | None) -> int:
-    """Milliseconds since 1970; 0: now."""
+    """When an answer is due, as in `ops.Asking`. Raises InvalidTimestampError."""
     if at is None:
         return 0
-    microseconds = to_microseconds(datetime.now(UTC) + at if isinstance(at, timedelta) else at)
-    return max(0, -(-microseconds // 1000))
+    if isinstance(at, timedelta):
+        seconds = max(0.0, at.total_seconds())
+        to_microseconds(time.time() + seconds)  # whether it is a valid time
+        return -math.ceil(1000 * seconds)
+    return max(0, -(-to_microseconds(at) // 1000))

@@ -158,11 +158,14 @@ class ClusterNodes:
         try:
             await self._read_slots()
         except redis_errors.RedisClusterException as error:
-            if "Cluster mode is not enabled" in str(error):
+            failure = error
+            while isinstance(failure, redis_errors.RedisClusterException):
+                failure = failure.__cause__ or failure.__context__
+            # redis-py says so after any refusal of CLUSTER SLOTS.
+            if "Cluster mode is not enabled" in str(error) and not isinstance(failure, redis_errors.NoPermissionError):
                 raise ConfigurationError(
-                    f"{self.address} is not a cluster; use a redis:// URL, or redis.Redis"
+                    f"{self.address} is not a cluster ({failure}); use a redis:// URL, or redis.Redis"
                 ) from error
-            failure = error.__cause__ or error.__context__
             if not isinstance(failure, redis_errors.RedisError | OSError):
                 raise redis_errors.ConnectionError(str(error)) from error
         except IndexError as error:  # no node has a slot

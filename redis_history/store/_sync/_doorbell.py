@@ -37,7 +37,8 @@ _QUIET: Final = 5.0
 _LONGEST_QUIET: Final = 60.0
 #: Seconds to wait for an answer.
 _ANSWER: Final = 5.0
-#: Seconds after which refused commands are tried again, because the user may have got the right.
+#: Seconds after which refused commands are tried again, because the user may have got the right, and notifications are
+#: turned on again, because another program may have changed the server's setting.
 _TRY_AGAIN: Final = 600.0
 #: Seconds in which a working doorbell ends without being cancelled, unless its server hangs.
 _PATIENCE: Final = 0.5
@@ -333,7 +334,8 @@ class Doorbell:
                 if now >= try_again_at:
                     try_again_at, self._changed = now + _TRY_AGAIN, True
                     line.refused.clear()
-                asked, due = True, now + _ANSWER
+                    self._announce(self._node)
+                asked, due = True, time.monotonic() + _ANSWER
                 line.ping()
 
     def _subscribe(self, line: Line) -> None:

@@ -94,7 +94,8 @@ class Run:
         self._taken: ops.RunOutcome | None = None  # of a worker that took the run with a turn
         self._turn: Turn | None = None
         self._suspended = False
-        self._postponed = False  # until other runs have ended their reservations
+        self._postponed = False  # the turn, because the run could not begin
+        self._given_back = False  # the turn, by a worker that ends
         self._error_name: str | None = None
         self._revision = 0  # the newest that a write of this run got
 
@@ -271,11 +272,13 @@ class Run:
         return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
 
     def _abandon(self, error: BaseException | None = None) -> None:
-        """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. Otherwise, the
-        turn is given back; if other runs have reserved the rest of the budget, it is due a little later."""
+        """End a run that did not begin. If the budget is used up, the attempt at its turn has failed. After another
+        error it is due a little later, because it would fail again now. If an interrupt, it is due now."""
         status: RunStatus = "stopped" if self._stop_requested else "interrupted"
         if isinstance(error, BudgetExceededError) and not self._stop_requested:
             status, self._error_name, self._postponed = "failed", type(error).__name__, not is_used_up(error.budget)
+        else:
+            self._postponed = isinstance(error, Exception)
         self._end(status)
 
     def _end(self, status: RunStatus) -> None:
@@ -321,7 +324,8 @@ class Run:
             return ops.TurnEnd("done", self._messages.taken_up, self.agent_name, self._revision)
         if self._postponed:
             return ops.TurnEnd("later", agent_name=self.agent_name)
-        how = self._error_name or "Exception" if status == "failed" else "back"
+        # What is no Exception fails, too, such as SystemExit: the same answer would raise it again and again.
+        how = "back" if self._given_back or self._error_name is None else self._error_name
         return ops.TurnEnd(how, agent_name=self.agent_name)
 
     def _read_turn(self, turn: Turn, since: int) -> Turn:
@@ -425,6 +429,7 @@ class Run:
 
     def _give_back(self) -> None:
         """Give back the turn when the worker ends: it is due immediately. Later writes of the holder are refused."""
+        self._given_back = True
         fence = self._fence
         if fence is None or self._ended or CAN_CANCEL:  # the end of an interrupt does it
             return

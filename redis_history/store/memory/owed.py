@@ -151,7 +151,7 @@ class Turns:
     def ask(self, space: Space, conversation_id: str, asking: Asking, message_ids: Collection[str]) -> None:
         """Add messages to the turn of an agent, which is created if necessary."""
         now = time.time()
-        due = max(asking.due / 1000, now)
+        due = max(asking.due / 1000 if asking.due >= 0 else now - asking.due / 1000, now)
         states = [*self.states.get(conversation_id, [])]
         state = next((one for one in states if one.agent_name == asking.agent_name), None)
         if state is None:

@@ -75,6 +75,8 @@ _REFUSED = AuthenticationError | AuthorizationError | BusyLoadingError | MasterN
 _SCRIPT_FAILURE = re.compile(
     r"user_script: ?\d+: (?:attempt to |bad argument |stack overflow|Bad data|Missing bytes)", re.IGNORECASE
 )
+#: The second text is of commands in scripts.
+_UNKNOWN = re.compile("unknown command|unknown redis command", re.IGNORECASE)
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -176,7 +178,7 @@ def translate(error: Exception, server: str) -> BackendError:
         return CorruptDataError(f"a key of this conversation belongs to another program; use another namespace: {text}")
     if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
         return BackendRefusedError(f"{server} rejects writes in its present state: {text}", reason="state")
-    if "unknown command" in text.lower():
+    if _UNKNOWN.search(text):
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
     if _SCRIPT_FAILURE.search(text):
         return CorruptDataError(f"a script cannot read the stored data of this conversation: {text}")
