@@ -238,8 +238,8 @@ do
   end
 
   -- Adds messages to the turn of an agent, creates it if necessary, and saves the turns. `due`: milliseconds; what is past is due
-  -- now; negative: so many from now. Returns false if the conversation has turns of too many agents. `busy`: until when a run of the conversation is active,
-  -- or 0. A turn that is parked or waits is owed again.
+  -- now; negative: so many from now. Returns false if the conversation has turns of too many agents. `busy`: until when a run of
+  -- the conversation is active, or 0. A turn that is parked or waits is owed again.
   function owed.ask(turns, agent, owner, ids, due, now, busy)
     due = math.max(due < 0 and now - due or due, now)
     local turn = owed.find(turns, agent)
