@@ -38,6 +38,7 @@ Status = Literal["streaming", "complete", "interrupted", "stopped"]
 _ROLES = get_args(Role)
 _SCOPES = get_args(Scope)
 _STATUSES = get_args(Status)
+_KINDS = ("user", "agent", "system")
 _POSITION = re.compile(r"(-?[0-9]{1,16})\.([0-9]{1,16})")
 _KNOWN = frozenset({TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart})
 
@@ -242,8 +243,11 @@ def _check(message: Message) -> None:
         force_setattr(message, "timestamp", from_microseconds(to_microseconds(cast(Instant, message.timestamp))))
     if message.sources != ():
         _check_sources(message)
-    if message.participant is not None and not isinstance(message.participant, Participant):
-        _refuse(message.participant, "participant", 'None or a Participant, such as Participant("user", "ann")')
+    if message.participant is not None:
+        if not isinstance(message.participant, Participant):
+            _refuse(message.participant, "participant", 'None or a Participant, such as Participant("user", "ann")')
+        if message.participant.kind not in _KINDS:
+            _refuse(message.participant.kind, "participant.kind", f"one of {', '.join(_KINDS)}")
     if not isinstance(message.metadata, dict):
         _refuse(message.metadata, "metadata", "a dict")
     if not isinstance(message.provider_meta, dict):
@@ -290,7 +294,7 @@ def _part(value: Any) -> Part:
         return msgspec.convert([kind.__struct_config__.tag, *astuple(part)], kind)  # checks the types
     except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise InvalidMessageError(
-            f"{str(value)[:80]!r} is not a part this version knows; use text(), tool_use(), tool_result(), "
+            f"{repr(value)[:80]} is not a part this version knows; use a str, text(), tool_use(), tool_result(), "
             "ReasoningPart or AttachmentPart"
         ) from error
 

@@ -378,7 +378,8 @@ async def test_requests_at_once_do_not_all_pass(stores: Any) -> None:
     for number in range(15):
         await store.create_conversation(Conversation(f"c{number}", user_id="ann"))
     await store.set_budget("ann", tokens=1000, period="day", reserve=0.25)
-    passed, refused = [], []
+    passed: list[int] = []
+    refused: list[BudgetExceededError] = []
     done = asyncio.Event()
 
     async def request(number: int) -> None:
@@ -388,13 +389,17 @@ async def test_requests_at_once_do_not_all_pass(stores: Any) -> None:
                 if len(passed) + len(refused) < 15:
                     await done.wait()
                 await run.append(answer("a", Usage(200, 50)))
-        except BudgetExceededError:
-            refused.append(number)
+        except BudgetExceededError as error:
+            refused.append(error)
         if len(refused) == 11:
             done.set()
 
     await asyncio.gather(*map(request, range(15)))
     assert len(passed) == 4
+    for error in refused:
+        assert (error.budget.running, error.budget.used, error.budget.exhausted) == (4, Usage(), True)
+        assert "reserved" in str(error)
+        assert "until" not in str(error), "it is free again when a run ends, not when the next day begins"
     assert (await store.usage(user_id="ann")).total_tokens == 1000
     budget = await store.get_budget("ann")
     assert (budget.running, budget.exhausted) == (0, True)

@@ -270,8 +270,8 @@ async def test_a_question_waits_while_other_runs_reserve_the_budget(stores: Any)
     for name in ("a1", "a2", "b"):
         await store.create_conversation(Conversation(name, user_id=name[0]))
     await store.set_budget("a", tokens=1000, reserve=1.0)
-    await store.ask("a2", user("x"))
     async with other.run("a1"), working(worker_of(store, answer, attempts=1)):
+        await store.ask("a2", user("x"))
         await until_tried(store, "a2")
         await store.ask("b", user("x"))
         await until_answered(store, user_id="b")

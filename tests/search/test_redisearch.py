@@ -117,6 +117,13 @@ def test_dimensions(dimension: Any) -> None:
         HistoryStore("memory://", vectors=dimension)
 
 
+@pytest.mark.parametrize("vectors", [None, 384])
+@pytest.mark.parametrize("embedder", ["bert", 5])
+def test_an_embedder_is_a_function_or_the_default(embedder: Any, vectors: int | None) -> None:
+    with pytest.raises(ConfigurationError, match=r'embedder must be.*"default"'):
+        HistoryStore("memory://", embedder=embedder, vectors=vectors)
+
+
 @pytest.mark.parametrize("vector", [[1.0], [1.0, float("nan")], ["a", "b"], None, [1.7e308, 1.7e308]])
 def test_a_vector_has_finite_numbers_of_its_dimension(vector: Any) -> None:
     with pytest.raises(InvalidInputError):

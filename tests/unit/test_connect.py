@@ -67,3 +67,11 @@ def test_errors_about_unknown_options_hide_secrets(kind: Any, url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         kind(url)
     assert "secret" not in str(caught.value)
+
+
+@FACES
+@pytest.mark.parametrize("url", ["memory://", "redis://localhost", "redis+cluster://localhost"])
+@pytest.mark.parametrize("namespace", ["", 5, None, "x" * 129, "\ud800"])
+def test_a_namespace_is_refused_for_every_url(kind: Any, url: str, namespace: Any) -> None:
+    with pytest.raises(ConfigurationError, match="namespace"):
+        kind(url, namespace=namespace)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from redis_history import HistoryStore, Usage
 from redis_history.errors import InvalidInputError
 from redis_history.formats import to_anthropic, to_openai_chat, to_openai_responses
-from redis_history.integrations.importers import read_transcripts
+from redis_history.integrations.importers import import_messages, read_transcripts
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
 ANSWER = {"role": "assistant", "content": "4"}
@@ -74,6 +75,34 @@ def test_requests_and_answers(tmp_path: Path, name: str) -> None:
     assert (found.conversation_id.partition("~")[0], problems) == (f"{form}:batch:1", [])
     assert TO[form](found.messages, shape="original") == messages
     assert not any(key in json.dumps(found.metadata) for key in ("2+2?", "choices", "output_text"))
+
+
+GIVEN: dict[str, Any] = {
+    "chat": {"object": "chat.completion", "choices": CHOICES, "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+    "responses": {"object": "response", "output": [*ITEMS, REPLY], "usage": {"input_tokens": 9, "output_tokens": 4}},
+    "anthropic": {
+        "id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "4"}],
+        "usage": {"input_tokens": 9, "output_tokens": 4},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_answer_keeps_its_usage(tmp_path: Path, name: str) -> None:
+    given = {"model": "m", **GIVEN[name]}
+    request = {"input": ASKED[1:]} if name == "responses" else {"messages": ASKED[1:]}
+    for record in (given, {"request": request, "response": given}):
+        (found,), problems = read(tmp_path / "log.jsonl", record)
+        used = [message.usage for message in found.messages if message.usage is not None]
+        assert (used, problems) == ([Usage(9, 4, model="m")], [])
+        assert (found.messages[-1].usage, found.messages[-1].text) == (used[0], "4")
+
+
+def test_a_question_that_is_a_text_is_imported_with_its_answer(tmp_path: Path) -> None:
+    (found,), problems = read(tmp_path / "log.jsonl", {"request": {"input": "2+2?"}, "response": GIVEN["responses"]})
+    assert [message.text for message in found.messages if message.text] == ["2+2?", "4", "4"]
+    assert (found.messages[0].role, problems) == ("user", [])
+    assert "2+2?" not in json.dumps(found.metadata)
 
 
 def test_what_has_no_answer_is_a_problem(tmp_path: Path) -> None:
@@ -242,3 +271,9 @@ def test_refusals_say_what_helps(tmp_path: Path) -> None:
     path.write_text('{"speaker": "ann", "line": "hi"}\n')
     with pytest.raises(InvalidInputError, match="`build`"):
         read_transcripts(path)
+
+
+@pytest.mark.parametrize("source", [5, None, ASKED, [None]])
+def test_what_is_no_source_is_named(source: Any) -> None:
+    with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="source must be"):
+        import_messages(source, store)

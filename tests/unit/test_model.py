@@ -165,7 +165,7 @@ WRONG: dict[str, list[Any]] = {
         *([value] for value in ({"type": "text"}, {"type": "text", "text": 5}, Participant("user", "u"))),
     ],
     "sources": [None, 5, "text", {}, [None], ["a document"], [{"document_id": "d"}]],
-    "participant": ["ann", {"kind": "user", "id": "ann"}],
+    "participant": ["ann", {"kind": "user", "id": "ann"}, Participant("ann", "user"), Participant(["user"], "ann")],  # type: ignore[arg-type]
     "metadata": ["x", None, ["k"], 5],
     "provider_meta": ["x", None, 5],
     "trace_id": [5, b"x"],
@@ -178,6 +178,11 @@ def test_a_wrong_field_is_rejected_by_name(field: str) -> None:
     for value in WRONG[field]:
         with pytest.raises(InvalidMessageError, match=field.removesuffix("s")):
             Message(**{"role": "user", field: value})
+
+
+def test_what_is_no_part_is_shown_as_it_is_written() -> None:
+    with pytest.raises(InvalidMessageError, match=r"^5 is"):
+        user(5)  # type: ignore[arg-type]
 
 
 def test_positions_sort_by_time_then_by_arrival() -> None:

@@ -1,5 +1,6 @@
 """Totals and budgets over HTTP, and a chat whose user has used up a budget."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from redis_history import AsyncHistoryStore, Conversation, Usage, assistant, user
 from redis_history.values import Participant
 from redis_history.web import LiveView, allow_all
+from tests.support.servers import until
 from tests.support.web import client
 from tests.web.chatting import CHAT, ask, asked, speaker, text_in
 
@@ -56,3 +58,19 @@ async def test_a_chat_answers_402_when_the_budget_is_used_up(serve: Any, store: 
     await store.set_budget("ann", tokens=1000, period=period)
     assert text_in(await ask(chat, asked("two", "u2"))) == "You said: two"
     await store.append("other", user("of nobody"))
+
+
+@pytest.mark.proves("budgets")
+async def test_a_question_waits_while_another_run_reserves_the_budget(serve: Any, store: AsyncHistoryStore) -> None:
+    chat = await serve(speaker(store), participant=lambda request: Participant("user", "ann"))
+    await store.create_conversation(Conversation("other", user_id="ann"))
+    await store.set_budget("ann", tokens=1000, period="day", reserve=1.0)
+    async with store.run("other"):
+        asking = asyncio.create_task(ask(chat, asked("one")))
+
+        async def is_refused() -> bool:
+            run = await store.get_run(CHAT)
+            return run is not None and not run.is_active
+
+        await until(is_refused, "the answer to be put off")
+    assert text_in(await asking) == "You said: one"

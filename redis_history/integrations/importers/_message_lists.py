@@ -132,6 +132,7 @@ def _conversation(
     if found.further:
         source.problem(line, f"{found.further} alternative answers are left out")
     items = [Item(line, message, message if isinstance(message, dict) else {}) for message in found.messages]
+    items[-1] = items[-1]._replace(usage=found.usage)
     rest = {name: value for name, value in found.rest.items() if name not in ("title", *USER)}
     return _transcript(
         source, items, form, found.system, key, place=f":{line}",

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._usage import usage_in
 from redis_history.integrations.importers._columns import names_conversation
 from redis_history.integrations.importers._sharegpt import is_sharegpt
+from redis_history.values import Usage
 
 Form = Literal["openai_chat", "openai_responses", "anthropic", "langchain", "sharegpt"]
 
@@ -25,13 +27,15 @@ _NESTED: Final = ("message", "message_data")
 
 class Found(NamedTuple):
     """The `messages` of a record, their `form` if the record states it, the separate `system` value, and the `rest` of
-    the record. `further`: the number of alternative answers that are left out."""
+    the record. `further`: the number of alternative answers that are left out. `usage`: what an answer reports beside
+    its last message."""
 
     messages: list[Any]
     form: Form | None
     system: Any
     rest: dict[str, Any]
     further: int = 0
+    usage: Usage | None = None
 
 
 def find(record: Any) -> Found | None:
@@ -42,17 +46,21 @@ def find(record: Any) -> Found | None:
         return None
     response, result = record.get("response"), record.get("result")
     inner = response.get("body") if isinstance(response, dict) else None
-    asked = next(_requests(record, (record, record.get("body"), record.get("request"), record.get("params"))), None)
     given = next(_answers((record, record.get("body"), response, inner, result)), None)
+    is_responses = str(record.get("url")).endswith("/responses") or (
+        given is not None and given[1] == "openai_responses"
+    )
+    holders = (record, record.get("body"), record.get("request"), record.get("params"))
+    asked = next(_requests(holders, is_responses), None)
     if asked is None and given is None:
         _check_success(record, response, inner, result)
         return None
     messages, form, taken, holder = asked or ([], None, None, {})
-    answer, answer_form, answer_taken, further = given or ([], None, None, 0)
+    answer, answer_form, answer_taken, further, usage = given or ([], None, None, 0, None)
     form = form or answer_form
     system = holder.get("instructions") if form == "openai_responses" else holder.get("system")
     rest = _without(record, (taken, answer_taken))
-    return Found([*messages, *answer], form, system, rest, further)
+    return Found([*messages, *answer], form, system, rest, further, usage)
 
 
 def row_of(record: Any) -> Mapping[str, Any] | None:
@@ -127,9 +135,10 @@ def _blocks(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _requests(
-    record: dict[str, Any], holders: Iterable[Any]
+    holders: Iterable[Any], is_responses: bool
 ) -> Iterator[tuple[list[Any], Form | None, Any, dict[str, Any]]]:
-    """The messages of a request, their form, the value that has them, and the request."""
+    """The messages of a request, their form, the value that has them, and the request. `is_responses`: it is known to
+    be one of the Responses API."""
     for holder in holders:
         if not isinstance(holder, dict):
             continue
@@ -137,25 +146,26 @@ def _requests(
             if isinstance(found := holder.get(name), list):
                 yield found, None, found, holder
         found = holder.get("input")
-        is_responses = str(record.get("url")).endswith("/responses") or holder.get("object") == "response"
-        if isinstance(found, str) and is_responses:
+        is_own = is_responses or holder.get("object") == "response"
+        if isinstance(found, str) and is_own:
             yield [{"role": "user", "content": found}], "openai_responses", found, holder
-        elif isinstance(found, list) and (is_responses or any(map(_is_chat, found))):
+        elif isinstance(found, list) and (is_own or any(map(_is_chat, found))):
             yield found, "openai_responses", found, holder
 
 
-def _answers(holders: Iterable[Any]) -> Iterator[tuple[list[Any], Form | None, Any, int]]:
-    """The messages of an answer, their form, the value that has them, and the number of its alternatives."""
+def _answers(holders: Iterable[Any]) -> Iterator[tuple[list[Any], Form | None, Any, int, Usage | None]]:
+    """The messages of an answer, their form, the value that has them, the number of its alternatives, and its usage
+    unless a message has it."""
     for holder in holders:
         match holder:
             case {"choices": [{"message": {"role": str()} as message}, *others] as choices}:
-                yield [message], None, choices, len(others)
+                yield [message], None, choices, len(others), usage_in(holder)
             case {"object": "response", "output": list(output)}:
-                yield output, "openai_responses", output, 0
+                yield output, "openai_responses", output, 0, usage_in(holder)
             case {"type": "succeeded", "message": {"role": str()} as message}:
-                yield [message], "anthropic", message, 0
+                yield [message], "anthropic", message, 0, None
             case {"type": "message", "role": "assistant", "content": list(), "id": str()}:
-                yield [holder], "anthropic", holder, 0
+                yield [holder], "anthropic", holder, 0, None
 
 
 def _check_success(record: dict[str, Any], response: Any, inner: Any, result: Any) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.formats import from_anthropic, from_langchain, from_openai_chat, from_openai_responses
 from redis_history.integrations.importers._columns import scalar, time_of
 from redis_history.integrations.importers._records import Form, is_langchain
 from redis_history.integrations.importers._sharegpt import chat_messages
 from redis_history.integrations.importers.transcript import Turn
-from redis_history.values import Message, TextPart
+from redis_history.values import Message, TextPart, Usage
 
 _CHAT_ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
 #: The roles of messages; of LangChain, whose messages have types instead, those of a `ChatMessage`.
@@ -36,11 +38,12 @@ Report = Callable[[int, str], None]
 
 
 class Item(NamedTuple):
-    """A message of a file: its line, the message, and the columns around it."""
+    """A message of a file: its line, the message, the columns around it, and the usage beside it."""
 
     line: int
     message: Any
     columns: Mapping[str, Any]
+    usage: Usage | None = None
 
 
 def turns_of(items: list[Item], form: Form, report: Report) -> Iterator[Turn]:
@@ -60,14 +63,18 @@ def turns_of(items: list[Item], form: Form, report: Report) -> Iterator[Turn]:
     rest = iter(kept)
     for whole in from_openai_responses(item.message for item, _ in kept):
         first, converted = next(rest)
-        count = len(converted.parts)
+        last, count = first, len(converted.parts)
         while count < len(whole.parts):
-            count += len(next(rest)[1].parts)
-        yield _turn(whole, first, form)
+            last, converted = next(rest)
+            count += len(converted.parts)
+        yield _turn(whole, first._replace(usage=last.usage), form)
 
 
 def _turn(message: Message, item: Item, form: Form) -> Turn:
-    """A message with the id and the time of its item, the first one if it has several."""
+    """A message with the id, the time and the usage of its item: of several, the id and the time of the first, and the
+    usage of the last."""
+    if item.usage is not None:
+        message = replace(message, usage=item.usage)
     id_ = scalar(_data(item.message, form).get("id")) or scalar(item.columns.get("id"))
     time = time_of(item.columns)
     return Turn(message, id=id_, time=time, at=time, line=item.line)

@@ -19,7 +19,7 @@ from redis_history.store.operations import Steps
 from redis_history.store.operations import fork as forks
 from redis_history.store.operations.tasks import Executes, R, Work
 from redis_history.values import Conversation, Message, large
-from redis_history.values._validation import check_integer
+from redis_history.values._validation import check_integer, refuse
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.message import RECORD_FIELDS
 from redis_history.values.wire import digest_of
@@ -90,7 +90,10 @@ class _Import:
 
     def steps(self, format: str, limits: ImportLimits | None) -> Steps[Imported]:
         transcripts = iter((yield Work(lambda: self._read(format, limits))))
-        while (transcript := (yield Work(lambda: next(transcripts, None)))) is not None:
+        end = object()
+        while (transcript := (yield Work(lambda: next(transcripts, end)))) is not end:
+            if not isinstance(transcript, Transcript):
+                refuse(transcript, "an item of source", "a Transcript, such as `build` makes", errors.InvalidInputError)
             self.number += 1
             if transcript.exported is None or not (yield from self._publish(transcript, transcript.exported)):
                 yield from self._add(transcript)
@@ -184,6 +187,8 @@ class _Import:
 
     def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
         if not isinstance(self.source, str | PathLike):
+            if not isinstance(self.source, Iterable):
+                refuse(self.source, "source", "a path, or transcripts", errors.InvalidInputError)
             return self.source
         return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
 

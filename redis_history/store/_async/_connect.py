@@ -63,6 +63,7 @@ class Server:
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:
     """Raises ConfigurationError for unusable arguments. Does not connect."""
+    keyspace = Keyspace(namespace)
     if client is None and urls.parse_url(url).scheme == "memory":
         return AsyncMemoryBackend(**options.for_memory())
     confirmation = None
@@ -70,7 +71,6 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         confirmation = Confirmation(options.durability, options.durability_timeout)
     server = connect(url, client, patience=0.0 if confirmation is None else confirmation.timeout)
     cluster, index = isinstance(server, ClusterNodes), None
-    keyspace = Keyspace(namespace)
     if options.search != "off":
         searching = Searching(options.language, options.vectors, options.search == "require")
         index = SearchIndex(searching, keyspace, cluster=cluster)

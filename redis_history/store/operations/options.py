@@ -131,9 +131,9 @@ class Options(Struct, frozen=True):
         check_choice(self.search, "search", get_args(SearchMode))
         check_language(self.language)
         check_integer(self.vectors, "vectors", 1, MAX_DIMENSION, optional=True)
+        check_function(self.embedder, "embedder", '"default", or a function from texts to vectors')
         if self.embedder is not None and self.vectors is None:
             raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
-        check_function(self.embedder, "embedder", "a function from texts to vectors")
 
     def check_for_custom_backend(self, *others: Any) -> None:
         """Raises ConfigurationError for options that a custom backend has itself."""

@@ -25,6 +25,7 @@ from redis_history.values.usage import (
     added,
     decode_limits,
     encode_limits,
+    is_used_up,
     period_days,
     read_total,
     total_of,
@@ -256,10 +257,10 @@ def read_budget(user_id: int | str) -> Steps[Budget | None]:
 
 
 def check_budget(user_id: int | str | None) -> Steps[None]:
-    """Raises BudgetExceededError if no run of the owner can begin now. Reserves nothing: for calls that ask for a run,
-    which reserves."""
+    """Raises BudgetExceededError if the budget of the owner is used up. Reserves nothing, and ignores what others have
+    reserved: for calls that ask for a run, which reserves, and waits for the end of other reservations."""
     budget = None if user_id is None else (yield from read_budget(user_id))
-    if budget is not None and budget.exhausted:
+    if budget is not None and is_used_up(budget):
         raise _exceeded(budget)
 
 
@@ -283,9 +284,11 @@ def reserve(conversation_id: str, run_id: str) -> Steps[int | str | None]:
         if taken.what == "taken":
             return user_id
         if taken.what == "exceeded":
-            raise _exceeded((yield from _budget(user_id, state, used)))
+            raise _exceeded((yield from _budget(user_id, taken, used)))
     # The runs of the owner end faster than their usage can be read: reserve nothing, and decide by what was read.
-    yield from check_budget(user_id)
+    budget = yield from read_budget(user_id)
+    if budget is not None and budget.exhausted:
+        raise _exceeded(budget)
     return None
 
 
@@ -316,11 +319,14 @@ def _exceeded(budget: Budget) -> BudgetExceededError:
         limits.append(f"{used.total_tokens:,} of {budget.tokens:,} tokens")
     if budget.cost is not None:
         limits.append(f"a cost of {used.cost:g} of {budget.cost:g}")
-    running = f", and active runs ({budget.running}) have reserved a part" if budget.running else ""
-    when = "" if budget.resets_at is None else f" until {budget.resets_at:%Y-%m-%d %H:%M} UTC"
     whole = "in all" if budget.period == "total" else f"of this {budget.period}"
-    return BudgetExceededError(
-        f"the budget of user {str(budget.user_id)[:64]!r} is used up{when}: {' and '.join(limits)} {whole}{running}; "
-        "raise it with store.set_budget",
-        budget=budget,
-    )
+    of_whom, what = f"the budget of user {str(budget.user_id)[:64]!r}", f"{' and '.join(limits)} {whole}"
+    if is_used_up(budget):
+        when = "" if budget.resets_at is None else f" until {budget.resets_at:%Y-%m-%d %H:%M} UTC"
+        text = f"{of_whom} is used up{when}: {what}; raise it with store.set_budget"
+    else:
+        text = (
+            f"active runs ({budget.running}) have reserved the rest of {of_whom}: {what} are used; "
+            "try again when one has ended, or set a smaller reserve= with store.set_budget"
+        )
+    return BudgetExceededError(text, budget=budget)
