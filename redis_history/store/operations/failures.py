@@ -12,12 +12,10 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthorizationError,
-    BusyLoadingError,
     ClusterDownError,
     ConnectionError,
     InvalidResponse,
     MasterDownError,
-    MaxConnectionsError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -68,9 +66,7 @@ _MOVING = ("non local key", "undeclared keys")
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
 _CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts this before the system's text
-_UNCONNECTED = re.compile(r"^(?:Timeout connecting to server$|Error .{0,1000}? ?connecting to )", re.DOTALL)
-#: Errors of the handshake or of a pool, and replies to which redis-py gives the class of a lost connection.
-_REFUSED = AuthenticationError | AuthorizationError | BusyLoadingError | MasterNotFoundError | MaxConnectionsError
+_NOT_EXECUTED = "no command was executed"
 #: Errors of Lua and of its MessagePack decoder. The scripts check their arguments, so the stored data is damaged.
 _SCRIPT_FAILURE = re.compile(
     r"user_script: ?\d+: (?:attempt to |bad argument |stack overflow|Bad data|Missing bytes)", re.IGNORECASE
@@ -101,12 +97,15 @@ def is_read_only(error: BaseException) -> bool:
     return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY " in str(error))
 
 
-def may_have_arrived(error: BaseException) -> bool:
+def not_executed(error: Exception) -> Exception:
+    """The error, with the note that the server has executed no command of the call."""
+    error.add_note(_NOT_EXECUTED)
+    return error
+
+
+def may_be_executed(error: Exception) -> bool:
     """Whether the server may have received the call, and sent no reply."""
-    if isinstance(error, ResponseError | _REFUSED):
-        return False
-    # By the text, because redis-py raises the same class in the end.
-    return not (isinstance(error, ConnectionError | TimeoutError) and _UNCONNECTED.match(str(error)))
+    return _NOT_EXECUTED not in getattr(error, "__notes__", ())
 
 
 def connection_refusal(error: BaseException | None) -> OSError | None:
