@@ -47,7 +47,8 @@ def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
 def _copy(failure: Exception) -> Exception:
     """A copy of an exception that several calls raise, because each raise adds to the traceback."""
     own = copy.copy(failure).with_traceback(failure.__traceback__)
-    own.__context__, own.__cause__ = failure.__context__, failure.__cause__
+    # As the cause, because a raise while another error is handled replaces the context.
+    own.__cause__ = failure.__cause__ or failure.__context__
     return own
 
 

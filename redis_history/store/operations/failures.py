@@ -66,6 +66,7 @@ _MOVING = ("non local key", "undeclared keys")
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
 _CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts this before the system's text
+_CLOSED = "it closed the connection"
 _NOT_EXECUTED = "no command was executed"
 #: Errors of Lua and of its MessagePack decoder. The scripts check their arguments, so the stored data is damaged.
 _SCRIPT_FAILURE = re.compile(
@@ -128,7 +129,7 @@ def _reason(error: BaseException, text: str) -> str:
     if isinstance(error, TimeoutError | builtins.TimeoutError):
         return "it did not answer in time"
     if "closed by server" in text or any(isinstance(one, ConnectionResetError | BrokenPipeError) for one in kinds):
-        return "it closed the connection"
+        return _CLOSED
     return _CONNECTING.sub("", text)
 
 
@@ -163,10 +164,14 @@ def translate(error: Exception, server: str) -> BackendError:
             reason="certificate",
         )
     if is_transient(error):
-        hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
-        if text == "Timeout connecting to server" and server.startswith("rediss"):
+        reason, hint = _reason(error, text), ""
+        encrypted = server.startswith("rediss")
+        # With TLS 1.3, a server refuses a client after the handshake, and its reason may be lost.
+        if "_ssl.c" in text or (encrypted and reason == _CLOSED and not may_be_executed(error)):
+            hint = "; does the server ask for a certificate (ssl_certfile)?"
+        if encrypted and text == "Timeout connecting to server":
             hint = "; does it speak TLS at this port? If not, use redis://"
-        return BackendUnavailableError(f"{server} gave no answer before the deadline: {_reason(error, text)}{hint}")
+        return BackendUnavailableError(f"{server} gave no answer before the deadline: {reason}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
