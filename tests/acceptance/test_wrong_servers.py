@@ -82,7 +82,7 @@ async def test_a_server_that_resets_connections(face: str) -> None:
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
         try:
             async with open_store(face, url, retry=BRIEF) as store:
-                with pytest.raises(errors.BackendUnavailableError, match="deadline: it closed the connection$"):
+                with pytest.raises(errors.BackendUnavailableError, match=r"deadline: it closed the connection$"):
                     await store.get("c")
         finally:
             listener.shutdown(socket.SHUT_RDWR)
