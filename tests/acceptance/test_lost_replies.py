@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ConnectionError
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
@@ -42,6 +43,48 @@ def test_a_write_that_was_never_sent_raises_backend_unavailable(own_server: Star
         with pytest.raises(BackendUnavailableError) as caught:
             store.clear("c")
         assert not isinstance(caught.value, OutcomeUnknownError)
+
+
+def test_a_write_without_a_connection_raises_backend_unavailable(own_server: Start) -> None:
+    """As behind a load balancer without a server, which accepts connections and closes them."""
+    proxy = LossyProxy(own_server(tcp=True).port)
+    with HistoryStore(f"redis://127.0.0.1:{proxy.port}/0", search="off", retry=RetryPolicy(deadline=0.3)) as store:
+        store.append("c", user("x"))
+        proxy.refuse()
+        with pytest.raises(BackendUnavailableError) as caught:
+            store.append("c", user("y"))
+        assert not isinstance(caught.value, OutcomeUnknownError)
+    proxy.close()
+
+
+def test_a_write_that_waited_for_a_connection_in_vain_raises_backend_unavailable(own_server: Start) -> None:
+    pool = redis.BlockingConnectionPool.from_url(own_server().url, max_connections=1, timeout=0.1)
+    with redis.Redis(connection_pool=pool) as client:
+        store = HistoryStore(client=client, search="off", retry=RetryPolicy(deadline=0.3))
+        store.append("c", user("x"))
+        taken = pool.get_connection()
+        with pytest.raises(BackendUnavailableError) as caught:
+            store.append("c", user("y"))
+        assert not isinstance(caught.value, OutcomeUnknownError)
+        pool.release(taken)
+        store.close()
+        pool.disconnect()
+
+
+@pytest.mark.proves("at-most-once")
+@pytest.mark.parametrize("reply", ["LOADING Redis is loading the dataset in memory", "NOAUTH Authentication required."])
+async def test_an_error_reply_concerns_only_its_own_call(server: RealServer, namespace: str, reply: str) -> None:
+    """Not the other calls of the pipeline, although redis-py raises these errors like those of a lost connection."""
+    fails = [b"EVAL", f"return redis.error_reply('{reply}')".encode(), b"0"]
+    async with AsyncHistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store:
+        await store.append("c", user("first"))
+        backend: Any = store._backend
+        failing = [backend._server.node.execute(fails, writes=True) for _ in range(4)]
+        writing = [store.append("c", user(str(number))) for number in range(20)]
+        outcomes = await asyncio.gather(*writing[:10], *failing, *writing[10:], return_exceptions=True)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert [str(error) for error in failed] == [reply.partition(" ")[2]] * 4
+        assert len(await store.get("c")) == 21
 
 
 @pytest.mark.proves("stored-once")

@@ -1,6 +1,7 @@
 """Each temporary or lasting error of a server, by name, from a real server, with both kinds of stores."""
 
 import asyncio
+import inspect
 import logging
 import os
 import signal
@@ -121,6 +122,14 @@ async def test_loading(own_server: Start, face: str) -> None:
         assert "loading the dataset" in retries.causes
         assert not appended.duplicate
         assert [message.text for message in await store.get("c")] == ["before", "during"]
+
+
+async def test_a_pipeline_takes_longer_than_a_reply_may(own_server: Start, face: str) -> None:
+    """`socket_timeout` limits the wait for each reply: how many calls share a pipeline is not the user's choice."""
+    async with open_store(face, f"{own_server().url}?socket_timeout=0.6", search="off") as store:
+        await store.get("c")
+        replies = store._backend._server.node.pipeline([[b"BLPOP", b"nothing", b"0.25"]] * 5)
+        assert [await replies if inspect.isawaitable(replies) else replies] == [[None] * 5]
 
 
 @pytest.mark.proves("retries")

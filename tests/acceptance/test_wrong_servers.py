@@ -1,7 +1,9 @@
 """Servers that cannot be used, and foreign or corrupt keys: a named error, in bounded time."""
 
 import logging
+import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +15,7 @@ import redis
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, errors, user
 from redis_history.store.operations.keys import Keyspace
 from tests.support.faces import FACES, open_store
+from tests.support.proxy import accepted
 from tests.support.servers import RealServer
 
 BRIEF = RetryPolicy(deadline=0.2)
@@ -60,6 +63,30 @@ def test_a_web_server() -> None:
         pytest.raises(errors.UnsupportedServerError),
     ):
         store.append("c", user("x"))
+
+
+@FACES
+async def test_a_server_that_resets_connections(face: str) -> None:
+    """The error says so in plain words, also after a first try that ended otherwise."""
+
+    def reset_all() -> None:
+        for number, connection in enumerate(accepted(listener)):
+            connection.recv(1 << 16)
+            if number:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        resetting = threading.Thread(target=reset_all)
+        resetting.start()
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        try:
+            async with open_store(face, url, retry=BRIEF) as store:
+                with pytest.raises(errors.BackendUnavailableError, match=r"deadline: it closed the connection$"):
+                    await store.get("c")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            resetting.join()
 
 
 @FACES

@@ -16,7 +16,7 @@ from redis_history.errors import (
     CorruptDataError,
     UnsupportedServerError,
 )
-from redis_history.store.operations.failures import is_transient, translate
+from redis_history.store.operations.failures import is_transient, not_executed, translate
 from redis_history.store.retry import RetryPolicy
 
 WHERE = "redis://example:6379/0"
@@ -151,6 +151,14 @@ def test_every_error_of_redis_py_is_translated(kind: str) -> None:
 def test_invalid_retry_policies(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         RetryPolicy(**fields)
+
+
+def test_a_connection_that_is_closed_at_once_may_lack_a_certificate() -> None:
+    """With TLS 1.3 a server refuses a client after the handshake, and the client may only see that it is closed."""
+    closed = redis.exceptions.ConnectionError("Connection closed by server.")
+    assert "ssl_certfile" not in str(translate(closed, "rediss://a:1/0")), "it has worked before"
+    assert "ssl_certfile" in str(translate(not_executed(closed), "rediss://a:1/0"))
+    assert "ssl_certfile" not in str(translate(closed, "redis://a:1/0"))
 
 
 def test_missing_sentinels_are_reported_briefly() -> None:

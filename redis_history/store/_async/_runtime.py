@@ -25,9 +25,23 @@ sleep = asyncio.sleep
 _CANCEL_SECONDS: Final = 1.0
 
 
-#: Limits an exchange to this many seconds. redis-py would limit sending and each reply, each with a timer, and before
-#: Python 3.12 with a task that can lose a cancellation.
+#: Limits what is done in it to this many seconds. redis-py would limit sending and each reply, too, but before Python
+#: 3.12 with a task that can lose a cancellation.
 time_limit = asyncio.timeout
+
+
+#: The part of a limit that begins again only when it has passed, because a new timer costs as much as some replies.
+_TIMER_STEP: Final = 0.1
+
+
+def begin_again(limit: asyncio.Timeout, seconds: float | None) -> None:
+    """Allow about this many seconds from now on."""
+    ends = limit.when()
+    if seconds is None or ends is None:
+        return
+    now = asyncio.get_running_loop().time()
+    if ends - now < seconds * (1 - _TIMER_STEP):
+        limit.reschedule(now + seconds)
 
 
 def socket_timeout(seconds: float | None) -> float | None:

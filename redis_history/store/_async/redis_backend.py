@@ -30,7 +30,7 @@ from redis_history.store.operations.failures import (
     Attempt,
     FullJitter,
     is_transient,
-    may_have_arrived,
+    may_be_executed,
     raise_errors,
     raise_first,
     translate,
@@ -507,7 +507,7 @@ class AsyncRedisBackend:
                     attempt.sent = 0  # not executed, and the next copy may go to another server
                 raise
             except Exception as error:
-                if not may_have_arrived(error):
+                if not may_be_executed(error):
                     attempt.uncertain = before
                 raise
             attempt.uncertain = before

@@ -11,12 +11,20 @@ from weakref import WeakSet
 
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
-from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
-from redis_history.store._sync._runtime import Lanes, Request, drop_client, socket_timeout, time_limit
+from redis_history.store._sync._runtime import Lanes, Request, begin_again, drop_client, socket_timeout, time_limit
 from redis_history.store.lanes import EXCHANGES, Kind, kind_of
 from redis_history.store.leases import Contact
-from redis_history.store.operations.failures import is_read_only, is_transient
+from redis_history.store.operations.failures import is_read_only, is_transient, not_executed
 from redis_history.store.operations.settings import ServerClock
 
 #: The error of calls whose connections are closed while they use them.
@@ -40,8 +48,19 @@ def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
 def _copy(failure: Exception) -> Exception:
     """A copy of an exception that several calls raise, because each raise adds to the traceback."""
     own = copy.copy(failure).with_traceback(failure.__traceback__)
-    own.__context__, own.__cause__ = failure.__context__, failure.__cause__
+    # As the cause, because a raise while another error is handled replaces the context.
+    own.__cause__ = failure.__cause__ or failure.__context__
     return own
+
+
+def _answer(request: Request, replies: list[Any]) -> None:
+    """Give a request its replies, or the error of a server that is loading or wants a password."""
+    failure: Exception | None = next((reply for reply in replies if isinstance(reply, ConnectionError)), None)
+    if failure is None:
+        request.answer(replies)
+        return
+    failure = _copy(failure)  # of the confirmation, it is the error of several requests
+    request.fail(not_executed(failure) if all(isinstance(reply, Exception) for reply in replies) else failure)
 
 
 class Node:
@@ -205,12 +224,12 @@ class Lane:
                 raise
         else:
             node.clock.heard()
-            if not all(isinstance(reply, ResponseError) for reply in replies):  # a loading server rejects everything
+            if not all(isinstance(reply, Exception) for reply in replies):  # a loading server rejects everything
                 node.contact.heard()
             for request in requests:
                 count = len(request.commands)
                 own, replies = replies[:count], replies[count:]
-                request.answer(own if request.confirm is None else [*own, replies[-1]])
+                _answer(request, own if request.confirm is None else [*own, replies[-1]])
 
     def _failure(self, error: BaseException) -> Exception:
         """The error of the calls of an exchange. redis-py raises all kinds of errors when a connection is closed, or
@@ -249,16 +268,25 @@ class Lane:
             with time_limit(self._node.connect_timeout):
                 connection = pool.get_connection()
         except builtins.TimeoutError:
-            raise TimeoutError("Timeout connecting to server") from None
+            raise not_executed(TimeoutError("Timeout connecting to server")) from None
+        except (RedisError, OSError) as error:
+            not_executed(error)
+            raise
         try:
-            with time_limit(self._node.timeout):
+            with time_limit(self._node.timeout) as limit:
                 connection.send_packed_command(packed)
                 for _ in commands:
+                    if replies:
+                        begin_again(limit, self._node.timeout)
                     try:
-                        replies.append(connection.read_response(disable_decoding=True))
+                        reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
                     except ResponseError as error:
                         self._note(error)
-                        replies.append(error)
+                        reply = error
+                    except (AuthenticationError, BusyLoadingError) as error:  # to redis-py, a lost connection
+                        self._node.lost()
+                        reply = error
+                    replies.append(reply)
             return replies
         finally:
             if len(replies) < len(commands):  # others may get it from the pool of a user's client

@@ -34,6 +34,10 @@ def time_limit(seconds: float | None) -> contextlib.AbstractContextManager[None]
     return _UNLIMITED
 
 
+def begin_again(limit: None, seconds: float | None) -> None:
+    """Nothing is limited."""
+
+
 def socket_timeout(seconds: float | None) -> float | None:
     """The option `socket_timeout` of connections."""
     return seconds

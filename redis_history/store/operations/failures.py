@@ -12,12 +12,10 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthorizationError,
-    BusyLoadingError,
     ClusterDownError,
     ConnectionError,
     InvalidResponse,
     MasterDownError,
-    MaxConnectionsError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -68,9 +66,8 @@ _MOVING = ("non local key", "undeclared keys")
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
 _CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts this before the system's text
-_UNCONNECTED = re.compile(r"^(?:Timeout connecting to server$|Error .{0,1000}? ?connecting to )", re.DOTALL)
-#: Errors of the handshake or of a pool, and replies to which redis-py gives the class of a lost connection.
-_REFUSED = AuthenticationError | AuthorizationError | BusyLoadingError | MasterNotFoundError | MaxConnectionsError
+_CLOSED = "it closed the connection"
+_NOT_EXECUTED = "no command was executed"
 #: Errors of Lua and of its MessagePack decoder. The scripts check their arguments, so the stored data is damaged.
 _SCRIPT_FAILURE = re.compile(
     r"user_script: ?\d+: (?:attempt to |bad argument |stack overflow|Bad data|Missing bytes)", re.IGNORECASE
@@ -103,12 +100,15 @@ def is_read_only(error: BaseException) -> bool:
     return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY " in str(error))
 
 
-def may_have_arrived(error: BaseException) -> bool:
+def not_executed(error: Exception) -> Exception:
+    """The error, with the note that the server has executed no command of the call."""
+    error.add_note(_NOT_EXECUTED)
+    return error
+
+
+def may_be_executed(error: Exception) -> bool:
     """Whether the server may have received the call, and sent no reply."""
-    if isinstance(error, ResponseError | _REFUSED):
-        return False
-    # By the text, because redis-py raises the same class in the end.
-    return not (isinstance(error, ConnectionError | TimeoutError) and _UNCONNECTED.match(str(error)))
+    return _NOT_EXECUTED not in getattr(error, "__notes__", ())
 
 
 def connection_refusal(error: BaseException | None) -> OSError | None:
@@ -131,7 +131,7 @@ def _reason(error: BaseException, text: str) -> str:
     if isinstance(error, TimeoutError | builtins.TimeoutError):
         return "it did not answer in time"
     if "closed by server" in text or any(isinstance(one, ConnectionResetError | BrokenPipeError) for one in kinds):
-        return "it closed the connection"
+        return _CLOSED
     return _CONNECTING.sub("", text)
 
 
@@ -166,10 +166,14 @@ def translate(error: Exception, server: str) -> BackendError:
             reason="certificate",
         )
     if is_transient(error):
-        hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
-        if text == "Timeout connecting to server" and server.startswith("rediss"):
+        reason, hint = _reason(error, text), ""
+        encrypted = server.startswith("rediss")
+        # With TLS 1.3, a server refuses a client after the handshake, and its reason may be lost.
+        if "_ssl.c" in text or (encrypted and reason == _CLOSED and not may_be_executed(error)):
+            hint = "; does the server ask for a certificate (ssl_certfile)?"
+        if encrypted and text == "Timeout connecting to server":
             hint = "; does it speak TLS at this port? If not, use redis://"
-        return BackendUnavailableError(f"{server} gave no answer before the deadline: {_reason(error, text)}{hint}")
+        return BackendUnavailableError(f"{server} gave no answer before the deadline: {reason}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")
     if isinstance(error, InvalidResponse):
