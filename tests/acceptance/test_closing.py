@@ -112,6 +112,35 @@ async def test_a_dropped_store_ends_its_doorbell(
     assert len([one for one in said if "history store" in str(one.message)]) == 1
 
 
+@pytest.mark.parametrize("server", ["cluster"], indirect=True)
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_store_is_dropped_while_its_doorbells_begin(
+    url: str, namespace: str, connections: Callable[[], int], face: str
+) -> None:
+    """A doorbell of a node that begins after those of other nodes were abandoned ends, too."""
+    store = open_store(face, url, namespace=namespace)
+    await store.append("c", user("x"))
+    before = {*threading.enumerate()}
+    backend = store._backend
+    doorbell, nodes = backend._make_doorbell(), backend._server
+    node_of = nodes.node
+
+    def dropped(address: Any) -> Any:
+        doorbell.abandon()
+        return node_of(address)
+
+    nodes.node = dropped
+    doorbell.watch(backend._topic("c"), lambda: None)
+
+    def ended() -> bool:
+        named = [one for one in {*threading.enumerate()} - before if one.name.startswith("redis_history-doorbell")]
+        tasks = [one for one in asyncio.all_tasks() if one.get_name().startswith("redis_history-doorbell")]
+        return connections() == 0 and not named and not tasks
+
+    await until(ended, "the end of the doorbells")
+    await store.aclose()
+
+
 async def test_at_any_step_of_calls(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
     for steps in range(0, 60, 1 if full else 4):
         store = AsyncHistoryStore(url, namespace=namespace)

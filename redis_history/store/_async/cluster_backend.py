@@ -379,6 +379,8 @@ class AsyncClusterDoorbell:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
             await self._signal.wait(_COMPARE_SECONDS)
         if self._abandoned:
+            for doorbell in [*self._doorbells.values(), *self._removed]:
+                doorbell.abandon()  # it may have begun since the others were
             await self._nodes.aclose()
 
     async def _match_primaries(self) -> None:

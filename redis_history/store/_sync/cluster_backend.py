@@ -380,6 +380,8 @@ class ClusterDoorbell:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
             self._signal.wait(_COMPARE_SECONDS)
         if self._abandoned:
+            for doorbell in [*self._doorbells.values(), *self._removed]:
+                doorbell.abandon()  # it may have begun since the others were
             self._nodes.close()
 
     def _match_primaries(self) -> None:
