@@ -136,7 +136,7 @@ async def test_any_body(protocol: Any, full: bool) -> None:
         async with chat, client_of(chat) as client:
             tracemalloc.start()
             try:
-                for number in range(1500 if full else 120):
+                for number in range(1500 if full else 200):
                     if number % 50 == 0:
                         for name in ("open", "chat", "new"):
                             await store.delete_conversation(name)
@@ -158,7 +158,7 @@ async def test_any_body(protocol: Any, full: bool) -> None:
                         assert read.status_code == 200, (body[:2000], read.text)
             finally:
                 tracemalloc.stop()
-    assert statuses[200] > 10  # else they say nothing
+    assert statuses[200] > 20  # else they say nothing
     assert statuses[400] > 30
 
 
@@ -190,7 +190,7 @@ async def test_any_request(full: bool) -> None:
         app = Starlette(routes=[chat.mount("/chat"), Mount("/view", view)])
         app.router.redirect_slashes = False  # Starlette's redirects repeat the header Host, which httpx may not accept
         async with chat, view, client_of(app) as client:
-            for _ in range(1500 if full else 100):
+            for _ in range(1500 if full else 150):
                 choose = fuzz.random.choice
                 path = choose(["/chat", "/view/v1/conversations", "/view/v1", "/view"]) + fuzz.path()
                 method = choose(["GET", "HEAD", "POST", "PATCH", "DELETE", "PUT", "OPTIONS"])
